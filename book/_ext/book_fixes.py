@@ -1,0 +1,97 @@
+"""What Jupyter Book 1.x leaves to mend: scripts, figures and their texts, captions of parts, formulas.
+
+Each function says which fault it mends. The book must build strictly, ask no other host for anything, log no
+error in the browser and give every figure its alternative text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.locale import init as load_catalogue
+from sphinx.transforms import SphinxTransform
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinxcontrib import katex
+
+
+def is_output(node: nodes.Node, kind: str) -> bool:
+    """True for the containers of myst-nb: "mime_bundle" of an output, "cell_code_output" of a cell."""
+    return isinstance(node, nodes.container) and node.get("nb_element") == kind
+
+
+class AlternativeText(SphinxTransform):
+    """Give the image of an output the text that the same output holds as plain text.
+
+    myst-nb keeps only width and height of an image's metadata. ``annotated_transformer.plots.figure`` writes
+    the alternative text as ``text/plain``, where nbval compares it. Runs before translation (priority 20).
+    """
+
+    default_priority = 10
+
+    def apply(self, **kwargs) -> None:
+        for bundle in self.document.findall(lambda node: is_output(node, "mime_bundle")):
+            parts = {part.get("mime_type"): part for part in bundle.children}
+            text = parts["text/plain"].astext().strip() if "text/plain" in parts else ""
+            for mime_type in ("image/png", "image/jpeg", "image/svg+xml"):
+                for image in parts[mime_type].findall(nodes.image) if mime_type in parts else ():
+                    if text and not text.startswith("<"):
+                        image["alt"] = text
+
+
+class Captions(SphinxPostTransform):
+    """Join an image and the paragraph shown after it in the same cell into a figure with its caption."""
+
+    default_priority = 5  # just after myst-nb has chosen one of each output's forms
+
+    def run(self, **kwargs) -> None:
+        count = 0
+        for cell in self.document.findall(lambda node: is_output(node, "cell_code_output")):
+            for image, text in zip(cell.children[:-1], cell.children[1:], strict=True):
+                if not (isinstance(image, nodes.image) and isinstance(text, nodes.paragraph)):
+                    continue
+                caption = nodes.caption(text.rawsource, "", *text.children)
+                caption.source, caption.line = text.source, text.line
+                count += 1
+                figure = nodes.figure("", image.deepcopy(), caption, ids=[f"figure-{count}"])
+                cell.remove(text)
+                image.replace_self(figure)
+
+
+def drop_thebe(app, pagename, templatename, context, doctree) -> None:
+    """Drop Thebe's scripts: emitted twice, they raise an error on every page, and nothing here uses them."""
+
+    def keep(script) -> bool:
+        attributes = getattr(script, "attributes", None) or {}
+        is_setting = str(attributes.get("body", "")).startswith("const THEBE_JS_URL")
+        return not is_setting and "sphinx-thebe" not in str(getattr(script, "filename", ""))
+
+    context["script_files"] = [script for script in context.get("script_files", []) if keep(script)]
+
+
+def translate_captions(app, doctree) -> None:
+    """Translate the captions of the book's parts, which sphinx-external-toc leaves in English."""
+    if app.config.language in (None, "en"):
+        return
+    directories = [str(Path(app.srcdir) / folder) for folder in app.config.locale_dirs]
+    catalogue, found = load_catalogue(directories, app.config.language, app.env.docname)
+    if found:
+        for toctree in doctree.findall(addnodes.toctree):
+            if toctree.get("caption"):
+                toctree["caption"] = catalogue.gettext(toctree["caption"])
+
+
+def wait_for_katex() -> None:
+    """Wait until KaTeX's server listens: the extension connects as soon as its socket exists."""
+    katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket  # this one tries again
+    katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 60.0  # seconds; 5 are too few on a busy machine
+
+
+def setup(app) -> dict:
+    wait_for_katex()
+    app.add_transform(AlternativeText)
+    app.add_post_transform(Captions)
+    app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("doctree-read", translate_captions, priority=100)
+    return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
