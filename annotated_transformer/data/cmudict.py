@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from annotated_transformer.data import carriers
+from . import carriers
 
 Entries = dict[str, list[tuple[str, ...]]]
 

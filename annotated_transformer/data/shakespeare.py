@@ -1,9 +1,9 @@
 """Tiny Shakespeare: about a million characters of plays, rebuilt from a carrier's text of the plays.
 
-The usual file of that name holds the same nine plays in this order and stops in the middle of the last one. Two
-differences remain. The usual file lacks the words that follow a stage direction in the same line, so some of
-its speeches are empty; here they are complete, which makes the text 1.5 % longer. And its digit 3, from 27 page
-headings, does not occur here.
+The usual file of that name holds the same nine plays in this order and stops in the middle of the last one.
+Two differences remain. The usual file lacks the words that follow a stage direction in the same line, so some
+of its speeches are empty; here they are complete, which makes the text 1.5 % longer. And its digit 3, from 27
+page headings, does not occur here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from annotated_transformer.data import carriers
+from . import carriers
 
 PLAYS = (
     "roman/coriolanus",
@@ -38,7 +38,7 @@ class TinyShakespeare(NamedTuple):
 
 
 def load_shakespeare() -> TinyShakespeare:
-    """The plays as plain text; the validation part begins where the usual one does, in The Taming of the Shrew.
+    """The plays as plain text; the validation part begins where the usual one does, in the eighth play.
 
     Raises:
         CarrierError: when the plays are not cached and cannot be fetched.
@@ -52,9 +52,9 @@ def load_shakespeare() -> TinyShakespeare:
 
 
 def plain_text(markdown: str) -> str:
-    """A play in the carrier's Markdown → speeches, each a line ``NAME:`` and the spoken lines, a blank line between.
+    """A play in the carrier's Markdown → speeches: a line ``NAME:``, the spoken lines, a blank line between.
 
-    Headings and stage directions are left out; what is spoken after a direction belongs to the speech before it.
+    Headings and stage directions are left out; what is spoken after a direction belongs to the speech before.
     """
     speeches: list[str] = []
     # The one direction of the nine plays that opens twice and closes once.
