@@ -51,7 +51,10 @@ def check_dropout(dropout: float) -> None:
     """Raise unless `dropout` is a probability.
 
     Raises:
+        TypeError: when it is not a number.
         ValueError: when it is outside 0 to 1 (a NaN is).
     """
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float):
+        raise TypeError(f"dropout ({dropout!r}) must be a number from 0 to 1, got {type(dropout).__name__}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout ({dropout}) must be from 0 to 1")
