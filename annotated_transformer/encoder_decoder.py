@@ -28,7 +28,7 @@ class EncoderLayer(nn.Module):
     Args:
         self_attention: called as (query, key, value, mask).
         feed_forward: called on each position.
-        residuals: two `SublayerConnection`s, in the order of use.
+        residuals: two `SublayerConnection` modules, in the order of use.
 
     Shape:
         - x (B, S, d_model)
@@ -42,7 +42,9 @@ class EncoderLayer(nn.Module):
         Vaswani et al. 2017, section 3.1.
     """
 
-    def __init__(self, self_attention: nn.Module, feed_forward: nn.Module, residuals: Sequence[SublayerConnection]):
+    def __init__(
+        self, self_attention: nn.Module, feed_forward: nn.Module, residuals: Sequence[SublayerConnection]
+    ):
         super().__init__()
         check_count(residuals, 2)
         self.self_attention, self.feed_forward = self_attention, feed_forward
@@ -54,7 +56,13 @@ class EncoderLayer(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoderLayer) -> EncoderLayer:
-        """Copy torch's layer, in its order of normalisation. Inputs stay batch-first here."""
+        """Copy torch's layer, in its order of normalisation. Inputs stay batch-first here.
+
+        Raises:
+            TypeError: when `module` is not torch's layer.
+            ValueError: when it uses an option that has no counterpart here.
+        """
+        check_type(module, nn.TransformerEncoderLayer)
         return cls(
             MultiHeadAttention.from_torch(module.self_attn),
             _feed_forward_from_torch(module),
@@ -69,7 +77,7 @@ class DecoderLayer(nn.Module):
         self_attention: called as (query, key, value, mask).
         cross_attention: the same, with the encoder's output as key and value.
         feed_forward: called on each position.
-        residuals: three `SublayerConnection`s, in the order of use.
+        residuals: three `SublayerConnection` modules, in the order of use.
 
     Shape:
         - x (B, T, d_model)
@@ -108,7 +116,8 @@ class DecoderLayer(nn.Module):
         """Transform `x`; with a cache, `x` holds the newest tokens and the cache stands for `memory`."""
 
         def look_back(y: Tensor) -> Tensor:
-            return self.self_attention(y, y, y, tgt_mask, **_given(None if cache is None else cache.self_attention))
+            past = None if cache is None else cache.self_attention
+            return self.self_attention(y, y, y, tgt_mask, **_given(past))
 
         def look_across(y: Tensor) -> Tensor:
             if cache is None:
@@ -124,7 +133,13 @@ class DecoderLayer(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoderLayer) -> DecoderLayer:
-        """Copy torch's layer, in its order of normalisation. Inputs stay batch-first here."""
+        """Copy torch's layer, in its order of normalisation. Inputs stay batch-first here.
+
+        Raises:
+            TypeError: when `module` is not torch's layer.
+            ValueError: when it uses an option that has no counterpart here.
+        """
+        check_type(module, nn.TransformerDecoderLayer)
         return cls(
             MultiHeadAttention.from_torch(module.self_attn),
             MultiHeadAttention.from_torch(module.multihead_attn),
@@ -158,7 +173,13 @@ class Encoder(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerEncoder) -> Encoder:
-        """Copy torch's stack with its final norm, where it has one."""
+        """Copy torch's stack with its final norm, where it has one.
+
+        Raises:
+            TypeError: when `module` is not torch's stack.
+            ValueError: when a layer uses an option that has no counterpart here.
+        """
+        check_type(module, nn.TransformerEncoder)
         return cls(map(EncoderLayer.from_torch, module.layers), deepcopy(module.norm)).train(module.training)
 
 
@@ -194,7 +215,13 @@ class Decoder(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.TransformerDecoder) -> Decoder:
-        """Copy torch's stack with its final norm, where it has one."""
+        """Copy torch's stack with its final norm, where it has one.
+
+        Raises:
+            TypeError: when `module` is not torch's stack.
+            ValueError: when a layer uses an option that has no counterpart here.
+        """
+        check_type(module, nn.TransformerDecoder)
         return cls(map(DecoderLayer.from_torch, module.layers), deepcopy(module.norm)).train(module.training)
 
 
@@ -222,9 +249,23 @@ def decoder_layer(
 
 
 def check_count(residuals: Sequence[SublayerConnection], count: int) -> None:
-    """Raise unless there are `count` residuals."""
+    """Raise unless there are `count` residuals.
+
+    Raises:
+        ValueError: when there are fewer or more.
+    """
     if len(residuals) != count:
-        raise ValueError(f"residuals ({len(residuals)}) must be {count} SublayerConnections, one for each sublayer")
+        raise ValueError(f"residuals ({len(residuals)}) must be {count} SublayerConnections, one a sublayer")
+
+
+def check_type(module: nn.Module, kind: type[nn.Module]) -> None:
+    """Raise unless `module` is of the `kind` of torch module to copy.
+
+    Raises:
+        TypeError: when it is another one.
+    """
+    if not isinstance(module, kind):
+        raise TypeError(f"module must be a torch.nn.{kind.__name__}, got {type(module).__name__}")
 
 
 def _given(cache: object | None) -> dict:
@@ -233,9 +274,12 @@ def _given(cache: object | None) -> dict:
 
 
 def _feed_forward_from_torch(module: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> nn.Module:
-    names = {F.relu: "relu", F.gelu: "gelu", torch.relu: "relu"}
-    if module.activation not in names or module.linear1.bias is None:
-        raise ValueError(f"module (activation {module.activation}) must use relu or gelu, and biases")
+    names = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
+    if module.activation not in names:
+        got = getattr(module.activation, "__name__", module.activation)
+        raise ValueError(f"module (activation {got}) must use one of the functions relu, gelu and silu")
+    if module.linear1.bias is None:
+        raise ValueError("module (bias=False) must have biases")
     ours = PositionwiseFeedForward(
         module.linear1.in_features, module.linear1.out_features, module.dropout.p, names[module.activation]
     )
