@@ -1,20 +1,20 @@
 """Figures in one visual language: a colour is a role, a scale is fixed, a picture has a text.
 
-Colour means role in every figure of the book: ``COLORS`` holds the colours for a light page, ``DARK_COLORS``
-those for a dark one, and ``book/_static/book.css`` the same two sets for the page. Figures are drawn once, with
-light colours on a transparent background. The book's dark theme turns their lightness around with the filter
-``DARK_FILTER``, which keeps the hues and lands close to ``DARK_COLORS``.
+Colour means role in every figure of the book: `COLORS` holds the colours for a light page, `DARK_COLORS`
+those for a dark one, and `book/_static/book.css` the same two sets for the page. Figures are drawn once,
+with light colours on a transparent background. The book's dark theme turns their lightness around with the
+filter `DARK_FILTER`, which keeps the hues and lands close to `DARK_COLORS`.
 
-The drawing functions take tensors, arrays or nested lists, draw into ``ax`` (or into a canvas of their own)
+The drawing functions take tensors, arrays or nested lists, draw into `ax` (or into a canvas of their own)
 and return the axes. Every word in a figure is an argument, so that it can be translated. Then show it::
 
     axes = attention_heatmap(weights, queries=tokens, keys=tokens)
     figure(axes, alt="Heat map of 4 by 4 weights: …", caption="Each word looks mostly at the noun before it.")
 
 That writes two outputs. The first holds the picture as PNG and, as plain text, the alternative text; the
-second is the caption in Markdown. Jupyter, Colab and GitHub show picture and caption, the book joins them into one
-figure, and nbval compares the texts, which are the same on every machine, and not the pixels, which are not.
-A cell whose picture is a photograph carries the tag ``photograph``: the dark theme leaves it as it is.
+second is the caption in Markdown. Jupyter, Colab and GitHub show picture and caption, the book joins them
+into one figure, and nbval compares the texts, which are the same on every machine, but not the pixels.
+A cell whose picture is a photograph carries the tag `photograph`: the dark theme leaves it as it is.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ def canvas(
 ) -> tuple[Figure, Any]:
     """An empty figure in the book's look, and its axes.
 
-    The figure is not known to ``pyplot``, so nothing is shown before :func:`figure` shows it.
+    The figure is not known to `pyplot`, so nothing is shown before :func:`figure` shows it.
 
     Args:
-        rows: Number of rows of axes.
-        columns: Number of axes in a row; two make a pair.
-        width: Inches: ``FULL`` or ``PAIR``.
-        height: Inches.
-        options: What ``Figure.subplots`` takes, such as ``sharey=True``.
+        rows: number of rows of axes.
+        columns: number of axes in a row; two make a pair.
+        width: inches: `FULL` or `PAIR`.
+        height: inches.
+        options: what `Figure.subplots` takes, such as `sharey=True`.
 
     Returns:
-        The figure, and its axes as ``Figure.subplots`` gives them: one, or an array of them.
+        the figure, and its axes as `Figure.subplots` gives them: one, or an array of them.
     """
     drawing = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     axes = drawing.subplots(rows, columns, **options)
@@ -109,11 +109,11 @@ def figure(drawing: Figure | Axes, alt: str, caption: str) -> None:
 
     Args:
         drawing: A matplotlib figure, or axes that belong to one.
-        alt: What is in the figure, for someone who cannot see it.
-        caption: What to see in it, in one sentence of Markdown.
+        alt: what is in the figure, for someone who cannot see it.
+        caption: what to see in it, in one sentence of Markdown.
 
     Raises:
-        ValueError: When a text is empty.
+        ValueError: when a text is empty.
     """
     from IPython.display import display
 
@@ -145,22 +145,22 @@ def attention_heatmap(
     """Attention weights as a grid: queries are rows, keys are columns, white is 0 and blue is 1.
 
     Args:
-        weights: Weights or other probabilities, each between 0 and 1.
+        weights: weights or other probabilities, each between 0 and 1.
         queries: A label for each row; numbers from 0 where left out.
         keys: A label for each column.
-        ax: Where to draw.
-        mask: True where a query may attend; other cells are hatched.
-        xlabel: Name of the columns.
-        ylabel: Name of the rows.
+        ax: where to draw.
+        mask: true where a query may attend; other cells are hatched.
+        xlabel: name of the columns.
+        ylabel: name of the rows.
 
     Shape:
         weights (T, S), mask (T, S)
 
     Returns:
-        The axes.
+        the axes.
 
     Raises:
-        ValueError: When a weight lies outside 0 to 1, or when shapes and labels do not fit.
+        ValueError: when a weight lies outside 0 to 1, or when shapes and labels do not fit.
     """
     cells = as_matrix("weights", weights)
     if cells.size and not (-1e-6 <= cells.min() and cells.max() <= 1 + 1e-6):
@@ -185,21 +185,21 @@ def mask_grid(
     """A mask as a grid: cells that a query may see are filled, all others are hatched.
 
     Args:
-        mask: True where a query may attend.
+        mask: true where a query may attend.
         queries: A label for each row; numbers from 0 where left out.
         keys: A label for each column.
-        ax: Where to draw.
-        xlabel: Name of the columns.
-        ylabel: Name of the rows.
+        ax: where to draw.
+        xlabel: name of the columns.
+        ylabel: name of the rows.
 
     Shape:
         mask (T, S)
 
     Returns:
-        The axes.
+        the axes.
 
     Raises:
-        ValueError: When the mask has not two dimensions, or a label for each row and column.
+        ValueError: when the mask has not two dimensions, or a label for each row and column.
     """
     seen = as_matrix("mask", mask).astype(bool)
     rows, columns = check_labels("queries", queries, len(seen)), check_labels("keys", keys, seen.shape[1])
@@ -220,22 +220,22 @@ def attention_heads(
     """The maps of several heads side by side, all on the scale from 0 to 1.
 
     Args:
-        weights: The weights of one layer for one example.
+        weights: the weights of one layer for one example.
         queries: A label for each row of a map.
         keys: A label for each column of a map.
         names: A title for each head; "head 1" and so on where left out.
-        columns: Maps in a row.
-        xlabel: Name of the columns of a map.
-        ylabel: Name of the rows of a map.
+        columns: maps in a row.
+        xlabel: name of the columns of a map.
+        ylabel: name of the rows of a map.
 
     Shape:
         weights (H, T, S)
 
     Returns:
-        The figure.
+        the figure.
 
     Raises:
-        ValueError: When the weights have not three dimensions.
+        ValueError: when the weights have not three dimensions.
     """
     maps = as_array(weights)
     if maps.ndim != 3:
@@ -275,20 +275,20 @@ def signed_heatmap(
     """Signed values as a grid: orange below zero, white at zero, blue above, on a scale symmetric about zero.
 
     Args:
-        matrix: The values: embeddings, scores, encodings.
-        ax: Where to draw.
-        limit: The value that gets the full colour; the largest magnitude where left out. Give neighbouring
+        matrix: the values: embeddings, scores, encodings.
+        ax: where to draw.
+        limit: the value that gets the full colour; the largest magnitude where left out. Give neighbouring
             figures the same one.
         rows: A label for each row; numbers from 0 where left out.
         columns: A label for each column.
-        xlabel: Name of the columns.
-        ylabel: Name of the rows.
+        xlabel: name of the columns.
+        ylabel: name of the rows.
 
     Returns:
-        The axes.
+        the axes.
 
     Raises:
-        ValueError: When the matrix has not two dimensions, or the limit is not positive.
+        ValueError: when the matrix has not two dimensions, or the limit is not positive.
     """
     cells = as_matrix("matrix", matrix)
     if limit is None:
@@ -312,18 +312,18 @@ def matrix_grid(
     """A matrix as a grid in the colour of its role, its numbers in the cells and its shape at the edge.
 
     Args:
-        matrix: The values; with more than 64 of them the numbers are left out.
-        ax: Where to draw.
-        shape: The shape as letters, such as "(T, d_model)"; the sizes where left out.
-        role: A key of ``COLORS``.
+        matrix: the values; with more than 64 of them the numbers are left out.
+        ax: where to draw.
+        shape: the shape as letters, such as "(T, d_model)"; the sizes where left out.
+        role: A key of `COLORS`.
         rows: A label for each row; none where left out.
         columns: A label for each column; none where left out.
 
     Returns:
-        The axes.
+        the axes.
 
     Raises:
-        ValueError: When the matrix has not two dimensions, or the role is unknown.
+        ValueError: when the matrix has not two dimensions, or the role is unknown.
     """
     cells = as_matrix("matrix", matrix)
     color = role_color(role)
@@ -361,20 +361,20 @@ def curves(
     """Lines with their names at their ends, told apart by colour and by stroke.
 
     Args:
-        x: The common abscissa.
-        series: For each name, its ordinates.
-        ax: Where to draw.
-        roles: A key of ``COLORS`` for each line.
-        xlabel: Name and unit of the abscissa.
-        ylabel: Name and unit of the ordinate.
+        x: the common abscissa.
+        series: for each name, its ordinates.
+        ax: where to draw.
+        roles: A key of `COLORS` for each line.
+        xlabel: name and unit of the abscissa.
+        ylabel: name and unit of the ordinate.
         xscale: "linear" or "log".
         yscale: "linear" or "log".
 
     Returns:
-        The axes.
+        the axes.
 
     Raises:
-        ValueError: When there are more lines than roles, or a line has another length than ``x``.
+        ValueError: when there are more lines than roles, or a line has another length than `x`.
     """
     at = as_array(x)
     if ax is None:
@@ -399,15 +399,15 @@ def token_row(tokens: Sequence[str], ax: Axes | None = None, role: str = "residu
     """Tokens as a row of rounded boxes, time from left to right.
 
     Args:
-        tokens: The text of each token.
-        ax: Where to draw.
-        role: A key of ``COLORS``.
+        tokens: the text of each token.
+        ax: where to draw.
+        role: A key of `COLORS`.
 
     Returns:
-        The axes.
+        the axes.
 
     Raises:
-        ValueError: When the role is unknown.
+        ValueError: when the role is unknown.
     """
     role_color(role)
     if ax is None:
@@ -431,19 +431,19 @@ def block(
     """A rounded box with a text in it, in the units of the axes: a token, or one part of an architecture.
 
     Args:
-        ax: Where to draw.
-        center: Where its middle lies.
-        text: What stands in it.
-        role: A key of ``COLORS``.
-        width: Its width.
-        height: Its height.
-        size: Of the text, in points.
+        ax: where to draw.
+        center: where its middle lies.
+        text: what stands in it.
+        role: A key of `COLORS`.
+        width: its width.
+        height: its height.
+        size: of the text, in points.
 
     Returns:
-        The box.
+        the box.
 
     Raises:
-        ValueError: When the role is unknown.
+        ValueError: when the role is unknown.
     """
     color = role_color(role)
     x, y = center
@@ -473,18 +473,18 @@ def arrow(
     """An arrow along which data flows, with an optional text (mostly a shape) beside its middle.
 
     Args:
-        ax: Where to draw.
-        tail: Where it starts.
-        head: Where it points.
-        role: A key of ``COLORS``.
-        text: What stands at its right.
-        bend: How far it bends, as a share of its length.
+        ax: where to draw.
+        tail: where it starts.
+        head: where it points.
+        role: A key of `COLORS`.
+        text: what stands at its right.
+        bend: how far it bends, as a share of its length.
 
     Returns:
-        The arrow.
+        the arrow.
 
     Raises:
-        ValueError: When the role is unknown.
+        ValueError: when the role is unknown.
     """
     color = role_color(role)
     line = FancyArrowPatch(
