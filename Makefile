@@ -38,8 +38,8 @@ serve: book
 clean:
 	rm -rf _build build build-assets book/_static/vendor .venv .venv-book .coverage .pytest_cache .ruff_cache .hypothesis
 
-repository:
-	$(PYTHON) tools/repository.py "$(URL)"
+repository: .venv-book/ready
+	$(READ)/python tools/repository.py "$(URL)"
 
 # An environment is brought up to date when a file that it was made from has changed.
 .venv-book/ready: requirements-book.txt

@@ -1,4 +1,4 @@
-"""Write the README's list of chapters from `_toc.yml` and the notebooks, between the two marks that it has for it.
+"""Write the README's list of chapters, between its two marks, from `_toc.yml` and the notebooks.
 
     python tools/chapters.py
 """

@@ -1,4 +1,4 @@
-"""Set the project's address everywhere it stands: the book, the README, the package's metadata, each notebook.
+"""Set the project's address everywhere it stands: book, README, package metadata and notebooks.
 
     python tools/repository.py https://github.com/OWNER/NAME
 

