@@ -1,7 +1,7 @@
 """The laws of the book's notebooks, read from the committed files without executing them.
 
-Each law is a function that lists the faults it finds in a notebook. A good sample has none, and for each law there
-are samples that break it.
+Each law is a function that lists the faults it finds in a notebook. A good sample has none, and for each law
+there are samples that break it.
 """
 
 from __future__ import annotations

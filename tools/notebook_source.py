@@ -103,14 +103,15 @@ def to_notebook(text: str, slug: str, old: NotebookNode | None = None) -> Notebo
     title, _, rest = nb.cells[0].source.partition("\n")
     nb.cells[0].source = f"{title}\n\n{colab_line(slug)}\n{rest}".rstrip()
     nb.cells.insert(1, first_cell())
-    before = {cell.source: cell for cell in old.cells if cell.cell_type == "code"} if old else {}
-    for cell in nb.cells:
-        cell.metadata = nbformat.from_dict(hidden(cell.metadata))
-        if cell.cell_type == "code" and cell.source in before:
-            same = before[cell.source]
-            cell.outputs, cell.execution_count = same.outputs, same.execution_count
     result = nbformat.v4.new_notebook(cells=nb.cells, metadata=KERNEL)
-    set_ids(result)
+    for notebook in filter(None, (result, old)):
+        set_ids(notebook)
+    before = {cell.id: cell for cell in old.cells} if old else {}
+    for cell in result.cells:
+        cell.metadata = nbformat.from_dict(hidden(cell.metadata))
+        if cell.cell_type == "code" and cell.id in before:
+            same = before[cell.id]
+            cell.outputs, cell.execution_count = same.outputs, same.execution_count
     return result
 
 

@@ -59,14 +59,18 @@ def execute(nb: NotebookNode, folder: Path) -> None:
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
     )
+    stopped = []
     try:
         client.execute(env=environment())
-    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        raise NotebookFailed("\n".join(notebook_errors(trial)) or str(error)) from error
-    errors = notebook_errors(trial)
-    if errors:
-        raise NotebookFailed("\n".join(errors))
+    except CellExecutionError:
+        pass  # the cell holds the error as an output
+    except (CellTimeoutError, DeadKernelError) as error:
+        stopped = str(error).strip().split("\n")[:1]
+    wrong = notebook_errors({"cells": trial.cells[len(nb.cells) :]})
     nb.cells, nb.metadata = trial.cells[: len(nb.cells)], trial.metadata
+    errors = notebook_errors(nb) + [line.replace("cell", "solution", 1) for line in wrong]
+    if errors or stopped:
+        raise NotebookFailed("\n".join(stopped + errors))
 
 
 def clean(nb: NotebookNode) -> None:
