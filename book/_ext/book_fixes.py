@@ -6,12 +6,15 @@ error in the browser and give every figure its alternative text.
 
 from __future__ import annotations
 
+import re
 import sys
 from inspect import isfunction
 from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.ext import autodoc
 from sphinx.ext.autodoc.mock import _MockObject
 from sphinx.locale import init as load_catalogue
 from sphinx.transforms import SphinxTransform
@@ -73,6 +76,24 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
     context["script_files"] = [script for script in context.get("script_files", []) if keep(script)]
 
 
+def drop_font_preloads(app) -> None:
+    """Offer layout.html a filter that takes the theme's font preloads out: from file:// each one logs an error."""
+    if isinstance(app.builder, StandaloneHTMLBuilder):
+        preload = re.compile(r'<link rel="preload" as="font"[^>]*>\s*')
+        app.builder.templates.environment.filters["without_font_preloads"] = lambda html: preload.sub("", html)
+
+
+def link_chapters(app, what, name, obj, options, lines) -> None:
+    """Turn "Chapter: `attention`." in a module's docstring into a link to that chapter, once there is one."""
+
+    def link(match: re.Match) -> str:
+        page = f"book/{match[1]}"
+        return f"Chapter: :doc:`/{page}`." if page in app.env.found_docs else match[0]
+
+    if what == "module":
+        lines[:] = [re.sub(r"Chapter: `(\w+)`\.", link, line) for line in lines]
+
+
 def translate_captions(app, doctree) -> None:
     """Translate the captions of the book's parts, which sphinx-external-toc leaves in English."""
     if app.config.language in (None, "en"):
@@ -104,6 +125,8 @@ def see_through_decorators() -> None:
         return make_stand_in(self, *args, **kwargs)
 
     _MockObject.__call__ = call
+    # A class whose parent is a stand-in has the signature of its own __init__, not that of the stand-in's __new__.
+    autodoc._CLASS_NEW_BLACKLIST.append("sphinx.ext.autodoc.mock._MockObject.__new__")
 
 
 def setup(app) -> dict:
@@ -112,6 +135,8 @@ def setup(app) -> dict:
     sys.path.insert(0, str(app.srcdir))  # the API reference reads the docstrings of this checkout
     app.add_transform(AlternativeText)
     app.add_post_transform(Captions)
+    app.connect("builder-inited", drop_font_preloads)
+    app.connect("autodoc-process-docstring", link_chapters)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("doctree-read", translate_captions, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
