@@ -47,5 +47,5 @@ repository: .venv-book/ready
 .venv-book/ready .venv/ready:
 	$(PYTHON) -c "import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else 'Python 3.11 to 3.13 is needed, this is ' + sys.version.split()[0] + ': name one, as in make PYTHON=python3.12 book')"
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --disable-pip-version-check -r $(lastword $^)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --no-compile -r $(lastword $^)
 	touch $@

