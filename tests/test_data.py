@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated_transformer.data import carriers, cmudict, shakespeare
 from annotated_transformer.data.carriers import Carrier, CarrierError
 
+few = settings(max_examples=40, deadline=None)
 TINY_FILES = {
     "tinycarrier/__init__.py": "raise SystemExit('a carrier must never be imported')",
     "tinycarrier/words.txt": "alpha beta\n",
@@ -284,6 +285,7 @@ def test_the_split_covers_every_word_once_with_all_its_variants(entries, split):
     assert split.train | split.dev | split.test == entries
 
 
+@few
 @given(st.lists(st.text("abcde", min_size=1, max_size=4), min_size=8, max_size=20, unique=True), st.randoms())
 def test_the_split_does_not_depend_on_the_order_of_the_entries(words, random):
     shuffled = list(words)
@@ -327,6 +329,7 @@ def test_vocabulary_sizes_and_special_ids():
     assert cmudict.phonemes().encode(("B", "ZH", "AA0", "UW2")) == [3, 26, 27, 71]
 
 
+@few
 @given(st.lists(st.sampled_from(cmudict.phonemes().symbols)), st.integers(0, 3), st.integers(0, 5))
 def test_decoding_undoes_encoding_whatever_stands_around_it(symbols, padding, junk):
     vocabulary = cmudict.phonemes()
@@ -336,6 +339,7 @@ def test_decoding_undoes_encoding_whatever_stands_around_it(symbols, padding, ju
     assert vocabulary.decode(torch.tensor(framed)) == tuple(symbols)
 
 
+@few
 @given(st.lists(st.text("abé", max_size=3), min_size=1, max_size=20, unique=True), st.data())
 def test_any_distinct_symbols_make_a_vocabulary(symbols, data):
     vocabulary = cmudict.Vocabulary(symbols)
@@ -427,6 +431,7 @@ def test_words_that_share_a_base_are_kin_through_it():
 words = st.lists(st.sampled_from("paint paints painter repaint pain open reopens xyz tries try".split()))
 
 
+@few
 @given(words, words)
 def test_many_words_at_once_give_what_one_by_one_gives(some, training):
     expected = [word for word in some if not cmudict.affix_kin(word, training)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated_transformer.metrics import (
@@ -17,6 +17,7 @@ from annotated_transformer.metrics import (
     word_error_rate,
 )
 
+few = settings(max_examples=40, deadline=None)
 short = st.text("abc", max_size=7)
 
 
@@ -45,11 +46,13 @@ def by_recursion(first, second):
     )
 
 
+@few
 @given(st.text("abc", max_size=5), st.text("abc", max_size=5))
 def test_edit_distance_equals_its_recursive_definition(first, second):
     assert edit_distance(first, second) == by_recursion(first, second)
 
 
+@few
 @given(short, short, short)
 def test_edit_distance_is_a_metric(first, second, third):
     between = edit_distance(first, second)
@@ -59,6 +62,7 @@ def test_edit_distance_is_a_metric(first, second, third):
     assert abs(len(first) - len(second)) <= between <= max(len(first), len(second))
 
 
+@few
 @given(short, short, short, short)
 def test_edit_distance_ignores_what_both_share_at_the_ends(first, second, head, tail):
     assert edit_distance(head + first + tail, head + second + tail) == edit_distance(first, second)
@@ -83,6 +87,7 @@ def test_lists_and_tuples_compare_equal():
     assert word_error_rate([["B", "AH"]], [[("B", "AH")]]) == 0.0
 
 
+@few
 @given(st.lists(st.lists(st.lists(st.sampled_from("BKT"), min_size=1), min_size=1, max_size=3), min_size=1))
 def test_a_listed_variant_is_never_an_error(references):
     predictions = [variants[-1] for variants in references]
@@ -90,6 +95,7 @@ def test_a_listed_variant_is_never_an_error(references):
     assert phoneme_error_rate(predictions, references) == 0.0
 
 
+@few
 @given(st.lists(st.lists(st.sampled_from("BKT")), min_size=1), st.data())
 def test_one_more_variant_never_makes_a_score_worse(predictions, data):
     variant = st.lists(st.sampled_from("BKT"), min_size=1).map(tuple)
@@ -127,6 +133,7 @@ def test_bits_per_character_of_a_uniform_guess():
     assert bits_per_character(4.0, characters_per_token=2.5) == pytest.approx(4 / (2.5 * math.log(2)))
 
 
+@few
 @given(st.floats(0, 20))
 def test_perplexity_is_two_to_the_bits(loss):
     assert perplexity(loss) == pytest.approx(2 ** bits_per_character(loss))
