@@ -39,10 +39,12 @@ class GPTConfig:
         num_layers: number of layers.
         num_heads: heads of each attention; must divide `d_model`.
         d_ff: width inside the feed-forward networks; four times `d_model` where it is None.
-        dropout: the rate of every dropout in the model.
+        dropout: the rate on embeddings and on what each sublayer adds.
+        attention_dropout: the rate on attention weights; `dropout` where it is None.
 
     Raises:
-        ValueError: when a size is impossible.
+        TypeError: when a size is not a whole number.
+        ValueError: when a size or a rate is impossible.
 
     Reference:
         Radford et al. 2019.
@@ -55,13 +57,17 @@ class GPTConfig:
     num_heads: int = 12
     d_ff: int | None = None
     dropout: float = 0.1
+    attention_dropout: float | None = None
 
     def __post_init__(self):
         if self.d_ff is None and isinstance(self.d_model, int):
             object.__setattr__(self, "d_ff", 4 * self.d_model)
+        if self.attention_dropout is None:
+            object.__setattr__(self, "attention_dropout", self.dropout)
         for name in ("vocab_size", "max_len", "d_model", "num_layers", "num_heads", "d_ff"):
             check_size(name, getattr(self, name))
         check_dropout(self.dropout)
+        check_dropout(self.attention_dropout)
         if self.d_model % self.num_heads:
             raise ValueError(f"num_heads ({self.num_heads}) must divide d_model ({self.d_model})")
 
@@ -148,7 +154,7 @@ class GPT(nn.Module):
         self.decoder = Encoder(
             [
                 EncoderLayer(
-                    MultiHeadAttention(d_model, config.num_heads, dropout),
+                    MultiHeadAttention(d_model, config.num_heads, config.attention_dropout),
                     PositionwiseFeedForward(d_model, config.d_ff, dropout=0.0, activation="gelu_tanh"),
                     residuals(2, d_model, dropout, norm_first=True),
                 )
@@ -189,7 +195,7 @@ class GPT(nn.Module):
             positions: where each token stands; counted from `keep` or the cache where None.
             cache: one `KVCache` for each layer, as `new_cache` makes them.
         """
-        past = cache[0].length if cache is not None else 0
+        past = 0 if cache is None else cache[0].length
         x = self.embed(ids, past, keep, positions)
         mask = self.mask(ids, past, keep)
         for i, layer in enumerate(self.decoder.layers):
@@ -212,6 +218,8 @@ class GPT(nn.Module):
                 positions = torch.arange(past, past + T, device=ids.device)[None]  # (1, T)
             else:
                 positions = padded_positions(keep)[:, past:]  # (B, T)
+        else:
+            check_ids(positions, self.config.max_len, "positions")
         return self.dropout(self.tokens(ids) + self.positions(positions))
 
     @staticmethod
