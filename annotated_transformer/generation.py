@@ -1,0 +1,345 @@
+"""Writing text with a language model: sampling, caches, streams. Chapter: `generation`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .decoding import check_search
+from .gpt import GPT
+from .runtime import check_size
+
+FLOAT32 = torch.finfo(torch.float32)
+
+
+def repetition_penalty(logits: Tensor, previous_ids: Tensor, penalty: float) -> Tensor:
+    """Make tokens that already stand in the text less likely, each once, however often it stands there.
+
+    Positive logits are divided by the penalty and negative ones multiplied: both get smaller.
+
+    Args:
+        logits: scores of the next token; left as they are.
+        previous_ids: the tokens so far.
+        penalty: above 0; 1 changes nothing, above 1 discourages, below 1 encourages.
+
+    Shape:
+        - logits (B, V)
+        - previous_ids (B, n)
+        - output (B, V)
+
+    Raises:
+        ValueError: when the penalty is not above 0.
+
+    Reference:
+        Keskar et al. 2019, section 4.1.
+    """
+    if not penalty > 0:
+        raise ValueError(f"repetition_penalty ({penalty}) must be above 0")
+    seen = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, previous_ids, True)
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def filter_top_k(logits: Tensor, top_k: int) -> Tensor:
+    """Keep the `top_k` highest logits of each row and set the rest to -inf; more than V keeps all.
+
+    Raises:
+        ValueError: when `top_k` is below 1.
+
+    Reference:
+        Fan et al. 2018.
+    """
+    check_size("top_k", top_k)
+    if top_k >= logits.size(-1):
+        return logits.clone()
+    values, kept = logits.topk(top_k, dim=-1)
+    return torch.full_like(logits, -math.inf).scatter(-1, kept, values)
+
+
+def filter_top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Keep the fewest likeliest tokens whose probabilities sum to at least `top_p`; the rest becomes -inf.
+
+    Raises:
+        ValueError: when `top_p` is not above 0 and at most 1.
+
+    Reference:
+        Holtzman et al. 2020.
+    """
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p ({top_p}) must be above 0 and at most 1")
+    if top_p == 1:
+        return logits.clone()
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    probabilities = ordered.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities  # mass of the likelier tokens
+    before[..., 0] = 0.0  # rounding must not drop the likeliest
+    kept = ordered.masked_fill(before >= top_p, -math.inf)
+    return torch.empty_like(logits).scatter_(-1, order, kept)
+
+
+def filter_min_p(logits: Tensor, min_p: float) -> Tensor:
+    """Keep tokens at least `min_p` times as likely as the likeliest; the rest becomes -inf.
+
+    Raises:
+        ValueError: when `min_p` is not from 0 to 1.
+
+    Reference:
+        Nguyen et al. 2024.
+    """
+    if not 0 <= min_p <= 1:
+        raise ValueError(f"min_p ({min_p}) must be from 0 to 1")
+    if min_p == 0:
+        return logits.clone()
+    lowest = logits.amax(dim=-1, keepdim=True) + math.log(min_p)
+    return logits.masked_fill(logits < lowest, -math.inf)
+
+
+def next_token_probabilities(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> Tensor:
+    r"""Turn logits into the distribution that is sampled from.
+
+    .. math:: P(x_i) = \frac{\exp(z_i / T)}{\sum_j \exp(z_j / T)}
+
+    First the temperature T, then top-k, top-p and min-p, then the softmax over what is left. Temperature 0
+    is the limit: all the mass on the highest logit (on the first of them where several are equal).
+
+    Args:
+        logits: scores of the next token.
+        temperature: 0 or above; below 1 sharpens, above 1 flattens.
+        top_k: tokens kept, or None for all.
+        top_p: mass kept, or None for all.
+        min_p: least probability kept, as a share of the highest, or None for 0.
+
+    Shape:
+        - logits (..., V)
+        - output (..., V), float32, each row sums to one
+
+    Raises:
+        ValueError: when an argument is out of its range, or a row of logits has a NaN or nothing to choose.
+
+    Reference:
+        Ackley et al. 1985 for the temperature.
+    """
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature ({temperature}) must be 0 or above and finite")
+    logits = logits.float()
+    highest = logits.amax(dim=-1, keepdim=True)
+    if highest.isnan().any():
+        raise ValueError("logits must be numbers, got NaN")
+    if highest.isinf().any():
+        raise ValueError("logits must leave a token to choose, got a row whose highest is infinite")
+    first = logits.argmax(dim=-1, keepdim=True)
+    # the highest logit becomes 0 before the division, so that a tiny temperature cannot overflow
+    logits = (logits - highest) / min(max(temperature, FLOAT32.tiny), FLOAT32.max)
+    if top_k is not None:
+        logits = filter_top_k(logits, top_k)
+    if top_p is not None:
+        logits = filter_top_p(logits, top_p)
+    if min_p is not None:
+        logits = filter_min_p(logits, min_p)
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter_(-1, first, 1.0)
+    return logits.softmax(dim=-1)
+
+
+def sample(
+    logits: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw the next token of each row; arguments and errors are those of `next_token_probabilities`.
+
+    Args:
+        generator: source of randomness on the CPU, so that a seed gives the same text on every device.
+
+    Shape:
+        - logits (B, V)
+        - output (B,)
+    """
+    probabilities = next_token_probabilities(logits, temperature, top_k, top_p, min_p)
+    if temperature == 0:
+        return probabilities.argmax(dim=-1)
+    drawn = torch.multinomial(probabilities.cpu(), 1, generator=generator)
+    return drawn[:, 0].to(logits.device)
+
+
+class GPTStep:
+    """The step function of a GPT: keeps keys and values, so each call computes only what is new.
+
+    When the context is full, `beyond` decides: "error" raises, "slide" drops the older half of the tokens and
+    reads the newer half again, with positions from 0. Without a cache the same rule gives the same tokens.
+
+    Args:
+        model: the GPT; call `model.eval()` first.
+        keep: real tokens of the prompt; padding stands on the left.
+        beyond: "error" or "slide".
+        use_cache: False computes everything anew at each step.
+        prefill: the most tokens read at once; None reads a prompt in one piece.
+
+    Shape:
+        - ids of a call (B, T), all tokens so far; output (B, V)
+        - keep (B, T of the first call), boolean
+
+    Raises:
+        ValueError: when an argument is out of its range, `keep` has padding on the right, or the context is
+            full and `beyond` is "error".
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        keep: Tensor | None = None,
+        beyond: str = "error",
+        use_cache: bool = True,
+        prefill: int | None = None,
+    ):
+        if beyond not in ("error", "slide"):
+            raise ValueError(f"beyond ({beyond!r}) must be 'error' or 'slide'")
+        if prefill is not None:
+            check_size("prefill", prefill)
+        if keep is not None and bool((keep[:, :-1] & ~keep[:, 1:]).any()):
+            raise ValueError("keep must have its padding on the left, got a real token before padding")
+        self.model, self.keep, self.beyond, self.prefill = model, keep, beyond, prefill
+        self.start = 0  # where the window begins
+        self.cache = model.new_cache() if use_cache else None
+
+    @torch.no_grad()
+    def __call__(self, ids: Tensor) -> Tensor:
+        max_len = self.model.config.max_len
+        if ids.size(1) - self.start > max_len:
+            if self.beyond == "error":
+                raise ValueError(f"sequence length ({ids.size(1)}) must not exceed max_len ({max_len})")
+            self.start = ids.size(1) - (max_len + 1) // 2
+            self.cache = None if self.cache is None else self.model.new_cache()
+        window, keep = ids[:, self.start :], self._keep(ids)
+        if self.cache is None:
+            return self.model(window, keep)[:, -1]
+        end, length = self.cache[0].length, window.size(1)
+        if end >= length:
+            raise ValueError(f"ids (length {ids.size(1)}) must be longer than what was seen ({self.start + end})")
+        while end < length:
+            begin, end = end, length if self.prefill is None else min(end + self.prefill, length)
+            logits = self.model(window[:, begin:end], None if keep is None else keep[:, :end], cache=self.cache)
+        return logits[:, -1]
+
+    def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:
+        """Let row `i` continue row `rows[i]`."""
+        for cache in self.cache or ():
+            cache.reorder(rows)
+        if self.keep is not None:
+            self.keep = self.keep[rows]
+
+    def _keep(self, ids: Tensor) -> Tensor | None:
+        if self.keep is None:
+            return None
+        new = self.keep.new_ones(len(ids), ids.size(1) - self.keep.size(1))
+        self.keep = torch.cat([self.keep, new], dim=1)
+        return self.keep[:, self.start :]
+
+
+@torch.no_grad()
+def stream(
+    step,
+    ids: Tensor,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    penalty: float = 1.0,
+    stop_ids: Sequence[int] = (),
+    pad_id: int = 0,
+    generator: torch.Generator | None = None,
+) -> Iterator[Tensor]:
+    """Yield the next token of each row as soon as it is drawn.
+
+    A row that has drawn a stop token continues with `pad_id`; the stream ends when every row has, or after
+    `max_new_tokens`.
+
+    Args:
+        step: takes all ids so far (B, T) and returns logits (B, V), such as a `GPTStep`.
+        ids: the prompts.
+        max_new_tokens: the most tokens drawn for each row; 0 draws none.
+        temperature: see `next_token_probabilities`, as for `top_k`, `top_p` and `min_p`.
+        penalty: see `repetition_penalty`.
+        stop_ids: tokens that end a row.
+        pad_id: what follows a stop token.
+        generator: source of randomness, on the CPU.
+
+    Shape:
+        - ids (B, T)
+        - each item (B,)
+
+    Raises:
+        ValueError: when an argument is out of its range or a prompt is empty.
+    """
+    check_search(ids, max_new_tokens)
+    stops = torch.tensor(list(stop_ids), dtype=ids.dtype, device=ids.device)
+    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    for _ in range(max_new_tokens):
+        if ended.all():
+            return
+        logits = step(ids)
+        if penalty != 1.0:
+            logits = repetition_penalty(logits, ids, penalty)
+        drawn = sample(logits, temperature, top_k, top_p, min_p, generator).masked_fill(ended, pad_id)
+        ended |= torch.isin(drawn, stops)
+        ids = torch.cat([ids, drawn[:, None]], dim=1)
+        yield drawn
+
+
+def generate(
+    model: GPT,
+    ids: Tensor,
+    max_new_tokens: int,
+    keep: Tensor | None = None,
+    beyond: str = "slide",
+    use_cache: bool = True,
+    prefill: int | None = None,
+    **sampling,
+) -> Tensor:
+    """Continue each prompt and return it with what was drawn.
+
+    The model is in eval mode for the call and back in its own mode afterwards.
+
+    Args:
+        model: the GPT.
+        ids: the prompts.
+        max_new_tokens: the most tokens drawn for each row.
+        keep: real tokens of the prompts; padding stands on the left.
+        beyond: see `GPTStep`, as for `use_cache` and `prefill`.
+        sampling: see `stream`.
+
+    Shape:
+        - ids, keep (B, T)
+        - output (B, T + n), with n up to `max_new_tokens`
+    """
+    training = model.training
+    model.eval()
+    try:
+        step = GPTStep(model, keep, beyond, use_cache, prefill)
+        drawn = list(stream(step, ids, max_new_tokens, **sampling))
+    finally:
+        model.train(training)
+    return torch.cat([ids, *(column[:, None] for column in drawn)], dim=1)
+
+
+def store_transposed(model: nn.Module) -> nn.Module:
+    """Lay out each linear layer's weight so that single tokens pass through it faster on a CPU.
+
+    Shapes and numbers stay; only the order in memory changes. Returns the model.
+    """
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            part.weight.data = part.weight.data.t().contiguous().t()
+    return model
