@@ -89,7 +89,7 @@ class TransformerStep:
         - ids of a call (n * sources, T); output (n * sources, V)
 
     Raises:
-        ValueError: when a target grows beyond `max_len`, or a call's ids do not continue those of the last one.
+        ValueError: when a target grows beyond `max_len`, or a call's ids do not continue the last call's.
     """
 
     @torch.no_grad()
@@ -130,7 +130,9 @@ def check_search(ids: Tensor, max_new_tokens: int) -> None:
     """
     check_size("max_new_tokens", max_new_tokens, minimum=0)
     if ids.dim() != 2 or ids.size(1) == 0:
-        raise ValueError(f"ids must have two dimensions (B, T) and at least one token, got {tuple(ids.shape)}")
+        raise ValueError(
+            f"ids must have two dimensions (B, T) and at least one token, got {tuple(ids.shape)}"
+        )
 
 
 @torch.no_grad()

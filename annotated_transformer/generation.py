@@ -226,10 +226,14 @@ class GPTStep:
             return self.model(window, keep)[:, -1]
         end, length = self.cache[0].length, window.size(1)
         if end >= length:
-            raise ValueError(f"ids (length {ids.size(1)}) must be longer than what was seen ({self.start + end})")
+            raise ValueError(
+                f"ids (length {ids.size(1)}) must be longer than what was seen ({self.start + end})"
+            )
         while end < length:
             begin, end = end, length if self.prefill is None else min(end + self.prefill, length)
-            logits = self.model(window[:, begin:end], None if keep is None else keep[:, :end], cache=self.cache)
+            logits = self.model(
+                window[:, begin:end], None if keep is None else keep[:, :end], cache=self.cache
+            )
         return logits[:, -1]
 
     def reorder(self, rows: Tensor, sources: Tensor | None = None) -> None:

@@ -202,7 +202,9 @@ class GPT(nn.Module):
             x = layer(x, mask) if cache is None else layer(x, mask, cache[i])
         return self.generator(self.decoder.norm(x))
 
-    def embed(self, ids: Tensor, past: int = 0, keep: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+    def embed(
+        self, ids: Tensor, past: int = 0, keep: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         """Add the vector of each token and that of its position: (B, T) -> (B, T, d_model)."""
         if ids.dim() != 2:
             raise ValueError(f"ids must have two dimensions (B, T), got {tuple(ids.shape)}")
@@ -210,10 +212,14 @@ class GPT(nn.Module):
         if past == 0:
             check_ids(ids, self.config.vocab_size)
         if keep is not None and keep.shape != (ids.size(0), past + T):
-            raise ValueError(f"keep (shape {tuple(keep.shape)}) must be {(ids.size(0), past + T)}, as ids say")
+            raise ValueError(
+                f"keep (shape {tuple(keep.shape)}) must be {(ids.size(0), past + T)}, as ids say"
+            )
         if positions is None:
             if past + T > self.config.max_len:
-                raise ValueError(f"sequence length ({past + T}) must not exceed max_len ({self.config.max_len})")
+                raise ValueError(
+                    f"sequence length ({past + T}) must not exceed max_len ({self.config.max_len})"
+                )
             if keep is None:
                 positions = torch.arange(past, past + T, device=ids.device)[None]  # (1, T)
             else:
@@ -256,12 +262,18 @@ class GPT(nn.Module):
         state = {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
         head = state.pop("lm_head.weight", None)
         if head is not None and not torch.equal(head, state.get("wte.weight", head)):
-            raise ValueError("lm_head.weight must equal wte.weight: the output is tied to the token embedding")
-        state = {name: t for name, t in state.items() if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)}
+            raise ValueError(
+                "lm_head.weight must equal wte.weight: the output is tied to the token embedding"
+            )
+        state = {
+            name: t for name, t in state.items() if not re.fullmatch(r"h\.\d+\.attn\.(masked_)?bias", name)
+        }
         targets = _published_names(model)
         missing, unknown = sorted(targets.keys() - state.keys()), sorted(state.keys() - targets.keys())
         if missing or unknown:
-            raise ValueError(f"state must have the names of GPT-2, got missing {missing} and unknown {unknown}")
+            raise ValueError(
+                f"state must have the names of GPT-2, got missing {missing} and unknown {unknown}"
+            )
         with torch.no_grad():
             for name, parameters in targets.items():
                 tensor = state[name]
@@ -269,7 +281,9 @@ class GPT(nn.Module):
                     tensor = tensor.t()  # (in, out) -> (out, in)
                 shape = (sum(p.size(0) for p in parameters), *parameters[0].shape[1:])
                 if tensor.shape != shape:
-                    raise ValueError(f"{name} (shape {tuple(tensor.shape)}) must be {shape}, in (out, in) order")
+                    raise ValueError(
+                        f"{name} (shape {tuple(tensor.shape)}) must be {shape}, in (out, in) order"
+                    )
                 for parameter, part in zip(parameters, tensor.chunk(len(parameters)), strict=True):
                     parameter.copy_(part)
         return model

@@ -122,7 +122,8 @@ class Transformer(nn.Module):
         if caches is None:
             check_ids(tgt, self.tgt_embed.tokens.vocab_size, "tgt")
             if memory.size(0) != tgt.size(0):
-                raise ValueError(f"tgt (batch {tgt.size(0)}) must have the batch size of memory ({memory.size(0)})")
+                sizes = f"tgt (batch {tgt.size(0)}) must have the batch size of memory ({memory.size(0)})"
+                raise ValueError(sizes)
         T = tgt.size(1)
         if tgt_mask is None and T > 1:
             tgt_mask = causal_mask(T, offset + T, device=tgt.device)

@@ -106,7 +106,9 @@ def prefix_step(vocab, seed, sharp=2.0):
     def step(ids):
         rows = []
         for row in ids.tolist():
-            generator = torch.Generator().manual_seed(seed + sum((i + 1) * 31**i * t for i, t in enumerate(row)))
+            generator = torch.Generator().manual_seed(
+                seed + sum((i + 1) * 31**i * t for i, t in enumerate(row))
+            )
             rows.append(torch.randn(vocab, generator=generator) * sharp)
         return torch.stack(rows)
 
@@ -145,7 +147,8 @@ def test_the_score_is_that_of_the_returned_sequence(seed, beams):
     for row, value in zip(ids.tolist(), score.tolist(), strict=True):
         body = row[1 : row.index(EOS, 1) + 1]
         total = sum(
-            step(torch.tensor([row[: i + 1]])).log_softmax(-1)[0, token].item() for i, token in enumerate(body)
+            step(torch.tensor([row[: i + 1]])).log_softmax(-1)[0, token].item()
+            for i, token in enumerate(body)
         )
         assert value == pytest.approx(total / len(body), abs=1e-5)
         assert all(token == PAD for token in row[len(body) + 1 :])

@@ -170,7 +170,7 @@ def test_draws_follow_the_probabilities():
 
 def test_the_same_tokens_with_and_without_the_cache_and_for_any_prefill(model):
     ids = rows([3, 1, 4, 1, 5], [9, 2, 6, 5, 3])
-    draw = dict(temperature=0.9, top_k=5, max_new_tokens=14)
+    draw = {"temperature": 0.9, "top_k": 5, "max_new_tokens": 14}
     want = generate(model, ids, use_cache=False, generator=torch.Generator().manual_seed(1), **draw)
     for prefill in (None, 1, 2, 3):
         got = generate(model, ids, prefill=prefill, generator=torch.Generator().manual_seed(1), **draw)
@@ -215,7 +215,9 @@ def test_a_prompt_longer_than_the_context_follows_the_same_rule(model):
     ids = rows([i % 11 for i in range(13)])
     with pytest.raises(ValueError, match=r"sequence length \(13\) must not exceed max_len \(8\)"):
         generate(model, ids, 1, beyond="error")
-    assert torch.equal(generate(model, ids, 3, temperature=0)[:, 13:], generate(model, ids[:, 9:], 3, temperature=0)[:, 4:])
+    assert torch.equal(
+        generate(model, ids, 3, temperature=0)[:, 13:], generate(model, ids[:, 9:], 3, temperature=0)[:, 4:]
+    )
 
 
 def test_rows_stop_at_their_own_stop_token_and_are_padded():

@@ -34,7 +34,9 @@ def spread(module, scale=1.0):
 @pytest.fixture(scope="module")
 def published():
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=17, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0)
+    config = transformers.GPT2Config(
+        vocab_size=17, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0
+    )
     return spread(transformers.GPT2LMHeadModel(config))
 
 
@@ -49,7 +51,9 @@ def test_logits_and_gradients_equal_hugging_face(published, model):
     model.zero_grad()
     published(IDS, labels=IDS).loss.backward()
     next_token_loss(model(IDS), IDS).backward()
-    torch.testing.assert_close(model.tokens.weight.grad, published.transformer.wte.weight.grad, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        model.tokens.weight.grad, published.transformer.wte.weight.grad, atol=1e-5, rtol=1e-4
+    )
     theirs = published.transformer.h[0].attn.c_attn.weight.grad  # (in, out), query, key and value joined
     ours = model.decoder.layers[0].self_attention
     joined = torch.cat([ours.query_projection.weight.grad, ours.key_projection.weight.grad])
@@ -64,7 +68,12 @@ def test_logits_and_gradients_equal_hugging_face(published, model):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080), ("gpt2-xl", 1_557_611_200)],
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ],
 )
 def test_published_sizes_have_their_exact_parameter_counts(name, count):
     with torch.device("meta"):
@@ -75,7 +84,9 @@ def test_every_preset_is_a_published_name():
     assert list(PRESETS) == ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
     assert GPTConfig.preset("gpt2") == GPTConfig()
     assert GPTConfig.preset("gpt2", dropout=0.0).dropout == 0.0
-    with pytest.raises(ValueError, match=r"name \('gpt3'\) must be one of gpt2, gpt2-medium, gpt2-large, gpt2-xl"):
+    with pytest.raises(
+        ValueError, match=r"name \('gpt3'\) must be one of gpt2, gpt2-medium, gpt2-large, gpt2-xl"
+    ):
         GPTConfig.preset("gpt3")
 
 
