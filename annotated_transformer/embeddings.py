@@ -11,7 +11,7 @@ from .runtime import check_size
 
 
 def check_ids(ids: Tensor, vocab_size: int, name: str = "ids") -> None:
-    """Raise when `ids` are not whole numbers from 0 to `vocab_size` - 1.
+    """Raise unless `ids` are whole numbers from 0 to `vocab_size` - 1.
 
     Whole models call this once, where ids enter. It reads the values, so it does nothing on the
     meta device and while a graph is compiled.
@@ -25,19 +25,19 @@ def check_ids(ids: Tensor, vocab_size: int, name: str = "ids") -> None:
         ids: any
 
     Raises:
-        TypeError: when `ids` is not a tensor of whole numbers.
+        TypeError: when `ids` is not a tensor of dtype int64 or int32.
         ValueError: when an id is negative or not below `vocab_size`.
     """
     if not isinstance(ids, Tensor):
         raise TypeError(f"{name} must be a tensor of token ids, got {type(ids).__name__}")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"{name} (dtype {ids.dtype}) must hold whole numbers, got {ids.dtype}")
+    if ids.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{name} (dtype {ids.dtype}) must hold whole numbers as int64 or int32")
     if ids.is_meta or torch.compiler.is_compiling() or ids.numel() == 0:
         return
     low, high = (int(bound) for bound in ids.aminmax())
     if low < 0 or high >= vocab_size:
         wrong = low if low < 0 else high
-        raise ValueError(f"{name} ({wrong}) must be from 0 to vocab_size - 1 ({vocab_size - 1}), got {wrong}")
+        raise ValueError(f"{name} ({wrong}) must be at least 0 and below vocab_size ({vocab_size})")
 
 
 class Embeddings(nn.Module):
@@ -45,8 +45,9 @@ class Embeddings(nn.Module):
 
     .. math:: \mathrm{Embeddings}(i) = \sqrt{d_\text{model}}\; E_i
 
-    Rows of `E` start with a standard deviation of about :math:`1/\sqrt{d_\text{model}}`. The factor brings
-    them to about 1, the size of the positional encoding that is added next.
+    Entries of `E` start with a standard deviation of :math:`1/\sqrt{d_\text{model}}`. The factor brings them
+    to 1, comparable with the positional encoding that is added next, whose root mean square is 0.71. Another
+    initialisation gives another ratio: under Xavier's, as in `make_model`, positions are larger at first.
 
     Args:
         vocab_size: number of tokens, the rows of the table.
@@ -69,8 +70,10 @@ class Embeddings(nn.Module):
         super().__init__()
         check_size("vocab_size", vocab_size)
         check_size("d_model", d_model)
-        if padding_idx is not None and not 0 <= padding_idx < vocab_size:
-            raise ValueError(f"padding_idx ({padding_idx}) must be from 0 to vocab_size - 1 ({vocab_size - 1})")
+        if padding_idx is not None:
+            check_size("padding_idx", padding_idx, minimum=0)
+            if padding_idx >= vocab_size:
+                raise ValueError(f"padding_idx ({padding_idx}) must be below vocab_size ({vocab_size})")
         self.vocab_size, self.d_model = vocab_size, d_model
         self.table = nn.Embedding(vocab_size, d_model, padding_idx=padding_idx)
         self.reset_parameters()
@@ -89,7 +92,7 @@ class Embeddings(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         try:
             vectors = self.table(ids)  # (B, T) -> (B, T, d_model)
-        except (IndexError, RuntimeError):
+        except (IndexError, RuntimeError, TypeError):
             check_ids(ids, self.vocab_size)  # the reason, where it is one of ours
             raise
         return vectors * math.sqrt(self.d_model)
