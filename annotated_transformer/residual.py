@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from .runtime import check_dropout
+from .runtime import check_dropout, check_size
 
 
 class SublayerConnection(nn.Module):
@@ -28,6 +28,10 @@ class SublayerConnection(nn.Module):
         - x (..., d_model)
         - output (..., d_model)
 
+    Raises:
+        ValueError: when `dropout` is outside 0 to 1, `x` does not have the norm's width, or the sublayer
+            changes the shape.
+
     Reference:
         Vaswani et al. 2017, section 3.1; Xiong et al. 2020.
     """
@@ -40,11 +44,35 @@ class SublayerConnection(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        check_width(x, self.norm)
         if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+            return x + self._branch(sublayer(self.norm(x)), x)
+        return self.norm(x + self._branch(sublayer(x), x))
+
+    def _branch(self, output: Tensor, x: Tensor) -> Tensor:
+        if output.shape != x.shape:  # the sum would broadcast without a word
+            got = tuple(output.shape)
+            raise ValueError(f"sublayer (output {got}) must keep the shape of x, got x {tuple(x.shape)}")
+        return self.dropout(output)
 
 
 def residuals(count: int, d_model: int, dropout: float = 0.1, norm_first: bool = True) -> nn.ModuleList:
-    """Make the connections of one layer, each with a LayerNorm of its own: two for an encoder, three for a decoder."""
+    """Make a layer's connections, each with a LayerNorm of its own: two for an encoder, three for a decoder.
+
+    Raises:
+        ValueError: when a size is below 1 or `dropout` outside 0 to 1.
+    """
+    check_size("count", count)
+    check_size("d_model", d_model)
     return nn.ModuleList(SublayerConnection(nn.LayerNorm(d_model), dropout, norm_first) for _ in range(count))
+
+
+def check_width(x: Tensor, norm: nn.Module) -> None:
+    """Raise unless `x` ends in the axes that `norm` normalises, where the norm says which these are.
+
+    Raises:
+        ValueError: when it does not.
+    """
+    shape = tuple(getattr(norm, "normalized_shape", ()))
+    if shape != tuple(x.shape[x.dim() - len(shape) :]):
+        raise ValueError(f"x (shape {tuple(x.shape)}) must end in the width of the norm {shape}")
