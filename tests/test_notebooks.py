@@ -506,7 +506,7 @@ BROKEN = {
     ],
     title_is_followed_by_the_link_to_colab: [
         edit("/sample.ipynb", "/attention.ipynb"),
-        edit("-owner-", "somebody"),
+        edit("google.com/github/", "google.com/github/somebody-"),
         edit("# A sample\n", "A sample\n"),
         add_text("[Open in Colab](https://colab.research.google.com)"),
     ],
