@@ -23,7 +23,7 @@ from annotated_transformer.notebook import Source
 from tools.notebook_source import ROOT, chapters, parts
 
 PACKAGE = ROOT / "annotated_transformer"
-# The order of all chapters, also of those that are only planned: a module of theirs may exist before the chapter.
+# The order of all chapters, planned ones too: a module may exist before its chapter.
 ORDER = """
     sequence_models embeddings positional_encoding attention multi_head_attention feed_forward residual
     encoder_decoder transformer training decoding distributed tokenization gpt generation bert t5 vit llama
@@ -55,7 +55,7 @@ def slug_faults(toc, notebooks, modules, tests):
 
 
 def imports(source):
-    """Each import of a module as (name, whether it stands inside a function); relative names begin with a dot."""
+    """Each import as (name, whether it stands inside a function); names of this package begin with a dot."""
     tree = ast.parse(source)
     inside = {
         id(node)
@@ -157,8 +157,8 @@ def used_names(nb):
 def unshown(module, nb):
     """The public names of a module that its chapter does not show.
 
-    What the package exports must be shown by `show`, alone or inside its class. A smaller public name, a check or a
-    variant, must be shown or used.
+    What the package exports must be shown by `show`, alone or in its class. A smaller public name, a check or
+    a variant, must be shown or used.
     """
     path = module.__name__.replace(".", "/") + ".py"
     shown, used = shown_names(nb, path), used_names(nb)
