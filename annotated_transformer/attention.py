@@ -82,7 +82,8 @@ def check_mask(mask: Tensor, scores_shape: tuple[int, ...]) -> None:
         raise TypeError(f"mask must be a boolean tensor (True = may attend), got {got}")
     aligned = zip(reversed(mask.shape), reversed(scores_shape), strict=False)
     if mask.dim() > len(scores_shape) or any(m not in (1, s) for m, s in aligned):
-        raise ValueError(f"mask (shape {tuple(mask.shape)}) must broadcast to the scores, got {tuple(scores_shape)}")
+        shape = tuple(mask.shape)
+        raise ValueError(f"mask (shape {shape}) must broadcast to the scores, got {tuple(scores_shape)}")
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -102,17 +103,17 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
         TypeError: when the mask is not boolean.
         ValueError: when the widths differ or the mask does not broadcast.
     """
-    if query.size(-1) != key.size(-1):
-        raise ValueError(f"query (width {query.size(-1)}) must have the width of key ({key.size(-1)})")
+    _check_shapes(query, key)
     # dividing the query, not the scores, keeps float16 products in range
     scores = (query * query.size(-1) ** -0.5) @ key.transpose(-2, -1)  # (..., T, S)
     if mask is None:
         return scores.softmax(dim=-1)
     check_mask(mask, scores.shape)
-    hidden = ~mask
-    # -inf loses to every allowed score, however low. A row without any allowed key becomes NaN here;
-    # the second fill makes it zero, and the first one stops its gradient.
-    return scores.masked_fill(hidden, float("-inf")).softmax(dim=-1).masked_fill(hidden, 0.0)
+    # softmax of a row without any allowed key would be NaN: open such a row, then make it zero
+    blind = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
+    # -inf loses to every allowed score, however low
+    weights = scores.masked_fill(~(mask | blind), float("-inf")).softmax(dim=-1)
+    return weights.masked_fill(blind, 0.0)
 
 
 def scaled_dot_product_attention(
@@ -148,8 +149,7 @@ def scaled_dot_product_attention(
         Vaswani et al. 2017, section 3.2.1.
     """
     check_dropout(dropout)
-    if key.size(-2) != value.size(-2):
-        raise ValueError(f"key (length {key.size(-2)}) must be as long as value ({value.size(-2)})")
+    _check_shapes(query, key, value)
     weights = attention_weights(query, key, mask)
     kept = F.dropout(weights, dropout) if dropout else weights
     return kept @ value, weights
@@ -163,10 +163,18 @@ def fused_attention(
     Arguments, shapes and errors are those of `scaled_dot_product_attention`; only the output comes back.
     """
     check_dropout(dropout)
+    _check_shapes(query, key, value)
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     check_mask(mask, (*query.shape[:-1], key.size(-2)))
-    # kernels disagree about a row without any allowed key: open it, then zero its output
+    # kernels disagree about a row without any allowed key: open it, then make its output zero
     blind = ~mask.any(dim=-1, keepdim=True)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | blind, dropout_p=dropout)
     return output.masked_fill(blind, 0.0)
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> None:
+    if query.size(-1) != key.size(-1):
+        raise ValueError(f"query (width {query.size(-1)}) must have the width of key ({key.size(-1)})")
+    if value is not None and key.size(-2) != value.size(-2):
+        raise ValueError(f"key (length {key.size(-2)}) must be as long as value ({value.size(-2)})")
