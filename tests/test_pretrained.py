@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from annotated_transformer import pretrained
 from annotated_transformer.data import carriers, cmudict
+from annotated_transformer.gpt import GPT
 from annotated_transformer.metrics import phoneme_error_rate, word_error_rate
 from annotated_transformer.pretrained import G2pEn
 
@@ -137,3 +139,35 @@ def test_the_published_weights_reach_their_known_error_rates():
     references = [[cmudict.strip_stress(variant) for variant in variants] for variants in references]
     assert word_error_rate(predictions, references) == pytest.approx(0.2727, abs=0.002)
     assert phoneme_error_rate(predictions, references) == pytest.approx(0.0814, abs=0.001)
+
+
+def test_an_unknown_gpt2_is_refused_and_a_missing_network_says_what_to_do(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    def offline(repository, filename, revision):
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    with pytest.raises(ValueError, match=r"name \('gpt5'\) must be one of gpt2, gpt2-medium"):
+        pretrained.download_gpt2("gpt5")
+    with pytest.raises(ConnectionError, match=r"gpt2 could not be fetched .*\n.*--revision 607a30d"):
+        GPT.from_pretrained("gpt2")
+
+
+def test_gpt2_weights_on_disk_are_read_and_loaded(monkeypatch, tmp_path):
+    import huggingface_hub
+    from safetensors.torch import save_file
+
+    asked = []
+    state = {"wte.weight": torch.ones(3, 2), "wpe.weight": torch.zeros(2, 2)}
+    save_file(state, tmp_path / "model.safetensors")
+
+    def on_disk(repository, filename, revision):
+        asked.append((repository, filename, len(revision)))
+        return tmp_path / "model.safetensors"
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", on_disk)
+    assert torch.equal(pretrained.download_gpt2("gpt2-xl")["wte.weight"], torch.ones(3, 2))
+    assert asked == [("openai-community/gpt2-xl", "model.safetensors", 40)]
+    with pytest.raises(ValueError, match=r"missing \['h.0.attn.c_attn.bias'"):
+        GPT.from_pretrained("gpt2")
