@@ -67,13 +67,14 @@ class Transformer(nn.Module):
     Shape:
         - src (B, S)
         - tgt (B, T)
-        - src_mask broadcasts to (B, H, T, S), tgt_mask to (B, H, T, T), boolean, True = may attend
+        - src_mask (B or 1, H or 1, 1, S), boolean, True = may attend; encoder and decoder both use it
+        - tgt_mask broadcasts to (B, H, T, T), boolean
         - output (B, T, V)
 
     Raises:
         TypeError: when ids are not whole numbers or a mask is not boolean.
-        ValueError: when an id is outside the vocabulary, a sequence too long, the batches differ, or a mask
-            does not fit.
+        ValueError: when ids are not a batch of sequences, an id is outside the vocabulary, a sequence too
+            long, the batches differ, or a mask does not fit.
 
     Reference:
         Vaswani et al. 2017, section 3.
@@ -97,13 +98,14 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the logits of the token after each target position.
 
-        Without masks nothing is padding, and no target position sees a later one.
+        Without masks nothing is padding, and no target position sees a later one. A `tgt_mask` takes the
+        place of that rule: `target_mask` makes one that keeps it.
         """
         return self.generator(self.decode(tgt, self.encode(src, src_mask), src_mask, tgt_mask))
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Return the encoder's output, the memory: (B, S) -> (B, S, d_model)."""
-        check_ids(src, self.src_embed.tokens.vocab_size, "src")
+        _check_batch(src, self.src_embed, "src")
         return self.encoder(self.src_embed(src), src_mask)
 
     def decode(
@@ -120,7 +122,7 @@ class Transformer(nn.Module):
         With caches, `tgt` holds only the newest tokens, of which the first stands at position `offset`.
         """
         if caches is None:
-            check_ids(tgt, self.tgt_embed.tokens.vocab_size, "tgt")
+            _check_batch(tgt, self.tgt_embed, "tgt")
             if memory.size(0) != tgt.size(0):
                 sizes = f"tgt (batch {tgt.size(0)}) must have the batch size of memory ({memory.size(0)})"
                 raise ValueError(sizes)
@@ -157,8 +159,9 @@ def make_model(
         dropout: the rate of every dropout in the model.
         norm_first: True for pre-norm, False for the paper's post-norm.
         share_embeddings: one matrix for source, target and output, which then has no bias.
-        padding_idx: id whose embedding is zero and stays zero, or None.
-        max_len: the longest sequence.
+        padding_idx: id whose embedding starts at zero, or None. It stays zero in training, unless the matrix
+            is shared with the output, which trains every row; masks hide padding either way.
+        max_len: the longest sequence, for source and target alike.
 
     Raises:
         ValueError: when a size is impossible, or the vocabularies differ although embeddings are shared.
@@ -166,6 +169,8 @@ def make_model(
     Reference:
         Vaswani et al. 2017, table 3; Glorot and Bengio 2010; Press and Wolf 2017.
     """
+    check_size("src_vocab", src_vocab)
+    check_size("tgt_vocab", tgt_vocab)
     check_size("num_layers", num_layers)
     if share_embeddings and src_vocab != tgt_vocab:
         raise ValueError(f"src_vocab ({src_vocab}) must equal tgt_vocab ({tgt_vocab}) to share embeddings")
@@ -193,3 +198,9 @@ def make_model(
     src_tokens.reset_padding()
     tgt_tokens.reset_padding()
     return model
+
+
+def _check_batch(ids: Tensor, embedding: InputEmbedding, name: str) -> None:
+    check_ids(ids, embedding.tokens.vocab_size, name)
+    if ids.dim() != 2:
+        raise ValueError(f"{name} (shape {tuple(ids.shape)}) must have two dimensions, (batch, length)")
