@@ -76,11 +76,19 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
     context["script_files"] = [script for script in context.get("script_files", []) if keep(script)]
 
 
-def drop_font_preloads(app) -> None:
-    """Offer layout.html a filter that takes the theme's font preloads out: from file:// each one logs an error."""
-    if isinstance(app.builder, StandaloneHTMLBuilder):
-        preload = re.compile(r'<link rel="preload" as="font"[^>]*>\s*')
-        app.builder.templates.environment.filters["without_font_preloads"] = lambda html: preload.sub("", html)
+def add_filters(app) -> None:
+    """Offer the templates what mends the theme's HTML.
+
+    `without_font_preloads`: from file:// a browser refuses to preload fonts and logs an error for each.
+    `with_named_folds`: a button that unfolds a part of the contents gets the name of that part.
+    """
+    if not isinstance(app.builder, StandaloneHTMLBuilder):
+        return
+    preload = re.compile(r'<link rel="preload" as="font"[^>]*>\s*')
+    fold = re.compile(r"(<a [^>]*>([^<]*)</a>\s*<details[^>]*>\s*)<summary>")
+    filters = app.builder.templates.environment.filters
+    filters["without_font_preloads"] = lambda html: preload.sub("", str(html))
+    filters["with_named_folds"] = lambda html: fold.sub(r'\1<summary aria-label="\2">', str(html))
 
 
 def link_chapters(app, what, name, obj, options, lines) -> None:
@@ -125,7 +133,7 @@ def see_through_decorators() -> None:
         return make_stand_in(self, *args, **kwargs)
 
     _MockObject.__call__ = call
-    # A class whose parent is a stand-in has the signature of its own __init__, not that of the stand-in's __new__.
+    # A class whose parent is a stand-in has the signature of its own __init__, not the stand-in's __new__.
     autodoc._CLASS_NEW_BLACKLIST.append("sphinx.ext.autodoc.mock._MockObject.__new__")
 
 
@@ -135,7 +143,7 @@ def setup(app) -> dict:
     sys.path.insert(0, str(app.srcdir))  # the API reference reads the docstrings of this checkout
     app.add_transform(AlternativeText)
     app.add_post_transform(Captions)
-    app.connect("builder-inited", drop_font_preloads)
+    app.connect("builder-inited", add_filters)
     app.connect("autodoc-process-docstring", link_chapters)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("doctree-read", translate_captions, priority=100)
