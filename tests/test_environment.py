@@ -47,6 +47,8 @@ def imports(code: str) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.importorskip":
+            names.add(ast.literal_eval(node.args[0]))
     return {name.partition(".")[0] for name in names}
 
 
