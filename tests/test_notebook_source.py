@@ -36,7 +36,7 @@ def f():
     return x
 
 
-# %% tags=["raises-exception"]
+# %% tags=["raises-exception"] lines_to_next_cell=2
 # NBVAL_IGNORE_OUTPUT
 1 / 0
 
@@ -62,7 +62,7 @@ def test_a_notebook_becomes_the_same_text_again(pair):
     text, notebook = pair
     text.unlink()
     assert main([str(notebook), str(text)]) == 0
-    assert text.read_text(encoding="utf-8") == TEXT
+    assert text.read_text(encoding="utf-8") == TEXT.replace(" lines_to_next_cell=2", "")
 
 
 def test_the_link_the_first_cell_and_the_kernel_are_added(pair):
@@ -76,7 +76,7 @@ def test_the_link_the_first_cell_and_the_kernel_are_added(pair):
 def test_a_hidden_cell_is_hidden_in_jupyter_and_on_colab_too(pair):
     hidden, plain = (read(pair[1]).cells[i].metadata for i in (4, 2))
     assert hidden == {"tags": ["hide-input"], "jupyter": {"source_hidden": True}, "cellView": "form"}
-    assert plain == {}
+    assert plain == {} and read(pair[1]).cells[5].metadata == {"tags": ["raises-exception"]}
 
 
 def test_ids_are_unique_and_stay_when_other_cells_change(pair):

@@ -108,7 +108,8 @@ def to_notebook(text: str, slug: str, old: NotebookNode | None = None) -> Notebo
         set_ids(notebook)
     before = {cell.id: cell for cell in old.cells} if old else {}
     for cell in result.cells:
-        cell.metadata = nbformat.from_dict(hidden(cell.metadata))
+        kept = {key: value for key, value in cell.metadata.items() if key in KEPT_METADATA}
+        cell.metadata = nbformat.from_dict(hidden(kept))
         if cell.cell_type == "code" and cell.id in before:
             same = before[cell.id]
             cell.outputs, cell.execution_count = same.outputs, same.execution_count
