@@ -26,9 +26,32 @@ from typing import Any
 
 import numpy
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+
+__all__ = [
+    "AXES",
+    "COLORS",
+    "DARK_COLORS",
+    "DARK_FILTER",
+    "arrow",
+    "attention_heads",
+    "attention_heatmap",
+    "block",
+    "canvas",
+    "contrast",
+    "curves",
+    "diverging",
+    "figure",
+    "mask_grid",
+    "matrix_grid",
+    "on_dark_page",
+    "sequential",
+    "signed_heatmap",
+    "style",
+    "token_row",
+]
 
 COLORS = {
     "query": "#0063A8",  # asks
@@ -47,8 +70,8 @@ DARK_COLORS = {
     "masked": "#4A535D",
 }
 AXES = "#6E7681"  # axes, ticks and their labels: a grey that reads on both pages
-INK, PAPER = "#1F2328", "#FFFFFF"  # numbers on pale cells, and pale cells with the numbers on deep ones
-DARK_FILTER = "invert(0.92) hue-rotate(180deg)"  # what book.css does to figures on a dark page
+INK, PAPER = "#000000", "#FFFFFF"  # numbers on pale cells, and pale cells with the numbers on deep ones
+DARK_FILTER = "invert(0.92) hue-rotate(180deg)"  # what book.css does to figures; on_dark_page computes it
 
 FULL, PAIR = 6.4, 3.1  # widths in inches
 DPI = 100
@@ -108,7 +131,7 @@ def figure(drawing: Figure | Axes, alt: str, caption: str) -> None:
     """Show a figure with its alternative text and its caption.
 
     Args:
-        drawing: A matplotlib figure, or axes that belong to one.
+        drawing: a matplotlib figure, or axes that belong to one.
         alt: what is in the figure, for someone who cannot see it.
         caption: what to see in it, in one sentence of Markdown.
 
@@ -146,8 +169,8 @@ def attention_heatmap(
 
     Args:
         weights: weights or other probabilities, each between 0 and 1.
-        queries: A label for each row; numbers from 0 where left out.
-        keys: A label for each column.
+        queries: a label for each row; numbers from 0 where left out.
+        keys: a label for each column.
         ax: where to draw.
         mask: true where a query may attend; other cells are hatched.
         xlabel: name of the columns.
@@ -186,8 +209,8 @@ def mask_grid(
 
     Args:
         mask: true where a query may attend.
-        queries: A label for each row; numbers from 0 where left out.
-        keys: A label for each column.
+        queries: a label for each row; numbers from 0 where left out.
+        keys: a label for each column.
         ax: where to draw.
         xlabel: name of the columns.
         ylabel: name of the rows.
@@ -221,9 +244,9 @@ def attention_heads(
 
     Args:
         weights: the weights of one layer for one example.
-        queries: A label for each row of a map.
-        keys: A label for each column of a map.
-        names: A title for each head; "head 1" and so on where left out.
+        queries: a label for each row of a map.
+        keys: a label for each column of a map.
+        names: a title for each head; "head 1" and so on where left out.
         columns: maps in a row.
         xlabel: name of the columns of a map.
         ylabel: name of the rows of a map.
@@ -279,8 +302,8 @@ def signed_heatmap(
         ax: where to draw.
         limit: the value that gets the full colour; the largest magnitude where left out. Give neighbouring
             figures the same one.
-        rows: A label for each row; numbers from 0 where left out.
-        columns: A label for each column.
+        rows: a label for each row; numbers from 0 where left out.
+        columns: a label for each column.
         xlabel: name of the columns.
         ylabel: name of the rows.
 
@@ -315,9 +338,9 @@ def matrix_grid(
         matrix: the values; with more than 64 of them the numbers are left out.
         ax: where to draw.
         shape: the shape as letters, such as "(T, d_model)"; the sizes where left out.
-        role: A key of `COLORS`.
-        rows: A label for each row; none where left out.
-        columns: A label for each column; none where left out.
+        role: a key of `COLORS`.
+        rows: a label for each row; none where left out.
+        columns: a label for each column; none where left out.
 
     Returns:
         the axes.
@@ -364,7 +387,7 @@ def curves(
         x: the common abscissa.
         series: for each name, its ordinates.
         ax: where to draw.
-        roles: A key of `COLORS` for each line.
+        roles: a key of `COLORS` for each line.
         xlabel: name and unit of the abscissa.
         ylabel: name and unit of the ordinate.
         xscale: "linear" or "log".
@@ -401,7 +424,7 @@ def token_row(tokens: Sequence[str], ax: Axes | None = None, role: str = "residu
     Args:
         tokens: the text of each token.
         ax: where to draw.
-        role: A key of `COLORS`.
+        role: a key of `COLORS`.
 
     Returns:
         the axes.
@@ -434,7 +457,7 @@ def block(
         ax: where to draw.
         center: where its middle lies.
         text: what stands in it.
-        role: A key of `COLORS`.
+        role: a key of `COLORS`.
         width: its width.
         height: its height.
         size: of the text, in points.
@@ -476,7 +499,7 @@ def arrow(
         ax: where to draw.
         tail: where it starts.
         head: where it points.
-        role: A key of `COLORS`.
+        role: a key of `COLORS`.
         text: what stands at its right.
         bend: how far it bends, as a share of its length.
 
@@ -596,7 +619,7 @@ def write_numbers(
     high: float,
     seen: numpy.ndarray | None,
 ) -> None:
-    """Write each cell's number in the ink that can be read on its colour; masked cells stay empty."""
+    """Write each number in the ink that reads best on its cell in both themes; masked cells stay empty."""
     size = 9 if cells.shape[1] <= 6 else 7.5
     for (row, column), value in numpy.ndenumerate(cells):
         if seen is not None and not seen[row, column]:
@@ -604,14 +627,28 @@ def write_numbers(
         fill = cmap((value - low) / (high - low))[:3]
         text = f"{value:d}" if cells.dtype.kind in "iu" else f"{round(value, 2) + 0.0:.2f}"
         text = text.replace("-", "\N{MINUS SIGN}")
-        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=size, color=ink_on(fill))
+        ink = max((INK, PAPER), key=lambda ink: reads_on(to_rgb(ink), fill))
+        ax.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=size, color=ink)
 
 
-def ink_on(fill: Sequence[float]) -> str:
-    """The darker or the paler ink, whichever stands out more on a colour."""
-    from matplotlib.colors import to_rgb
+def reads_on(ink: Sequence[float], fill: Sequence[float]) -> float:
+    """The contrast of a text on a colour, in the theme where it is worse."""
+    return min(contrast(ink, fill), contrast(on_dark_page(ink), on_dark_page(fill)))
 
-    return max((INK, PAPER), key=lambda ink: contrast(to_rgb(ink), fill))
+
+def on_dark_page(color: Sequence[float]) -> tuple[float, ...]:
+    """What `DARK_FILTER` makes of a colour of red, green and blue between 0 and 1.
+
+    Shape:
+        color (3,); output (3,)
+
+    Reference:
+        W3C, Filter Effects Module Level 1, sections on invert and hue-rotate.
+    """
+    bright, grey = 0.92, (0.213, 0.715, 0.072)
+    inverted = [bright - (2 * bright - 1) * part for part in color]
+    twice_grey = 2 * sum(weight * part for weight, part in zip(grey, inverted, strict=True))
+    return tuple(min(1.0, max(0.0, twice_grey - part)) for part in inverted)
 
 
 def luminance(color: Sequence[float]) -> float:

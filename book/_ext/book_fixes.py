@@ -102,6 +102,17 @@ def link_chapters(app, what, name, obj, options, lines) -> None:
         lines[:] = [re.sub(r"Chapter: `(\w+)`\.", link, line) for line in lines]
 
 
+def mark_head(app, doctree) -> None:
+    """Mark the table at the head of a chapter, one row under four names, for the style sheet."""
+    title = next(iter(doctree.findall(nodes.section)), None)
+    if title is None or "kernelspec" not in app.env.metadata[app.env.docname]:
+        return
+    tables = (node for node in title.children if isinstance(node, nodes.table))
+    head = next(tables, None)
+    if head is not None and head[0]["cols"] == 4 and len(list(head.findall(nodes.row))) == 2:
+        head["classes"].append("at-head")
+
+
 def translate_captions(app, doctree) -> None:
     """Translate the captions of the book's parts, which sphinx-external-toc leaves in English."""
     if app.config.language in (None, "en"):
@@ -146,5 +157,6 @@ def setup(app) -> dict:
     app.connect("builder-inited", add_filters)
     app.connect("autodoc-process-docstring", link_chapters)
     app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("doctree-read", mark_head)
     app.connect("doctree-read", translate_captions, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}
