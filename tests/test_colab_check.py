@@ -156,10 +156,9 @@ def checked(monkeypatch):
 
 def test_without_names_the_first_chapter_of_each_part_is_checked(checked):
     assert main([]) == 0
-    firsts = [slugs[0] for slugs in parts().values()]
-    assert [path.stem for path in checked] == [
-        slug for slug in firsts if slug in {p.stem for p in chapters()}
-    ]
+    stems = [path.stem for path in chapters()]
+    firsts = [[slug for slug in slugs if slug in stems][:1] for slugs in parts().values()]
+    assert [path.stem for path in checked] == sum(firsts, [])
     assert len(checked) >= 2
 
 
