@@ -646,6 +646,7 @@ def test_ids_have_no_values_on_the_meta_device():
         src, tgt = torch.full((B, S), 99), torch.full((B, T), -99)
     out = model(src, tgt, padding_mask(src, PAD), target_mask(tgt, PAD))
     assert out.is_meta and out.shape == (B, T, TGT)
+    assert model(src, tgt).is_meta  # and the causal mask is made where the ids are
 
 
 @sides
