@@ -10,16 +10,50 @@ PROGRAM = "python -m annotated_transformer"
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Run a recipe."""
+    """Run a recipe; an interrupted one says how it goes on."""
     from . import recipes
 
-    path = recipes.train_g2p(arguments.folder, steps=arguments.steps, resume=arguments.resume)
+    folder = arguments.folder or f"runs/{arguments.recipe}"
+    try:
+        path = recipes.train_g2p(folder, steps=arguments.steps, resume=arguments.resume)
+    except KeyboardInterrupt:
+        again = f"{PROGRAM} train {arguments.recipe} --folder {folder} --resume"
+        print(f"\nstopped; this continues from the last saved state:\n  {again}", file=sys.stderr)
+        return 130
     print(f"weights written to {path}")
+    print(f"their scores: {PROGRAM} evaluate {arguments.recipe} --checkpoint {path}")
     return 0
 
 
+def pronounce(arguments: argparse.Namespace) -> int:
+    """Print each word, its phonemes in ARPAbet and in the International Phonetic Alphabet."""
+    from . import recipes
+    from .data import cmudict
+
+    words = [recipes.check_word(word) for word in arguments.words]
+    model = recipes.load_g2p(arguments.checkpoint or recipes.G2P_CHECKPOINT)
+    spoken = recipes.pronounce(words, model)
+    width = max(map(len, words))
+    columns = max(len(" ".join(phonemes)) for phonemes in spoken)
+    for word, phonemes in zip(words, spoken, strict=True):
+        print(f"{word:<{width}}  {' '.join(phonemes):<{columns}}  {cmudict.ipa(phonemes)}")
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Print the scores beside the peer's and the goals; fail when a must is missed."""
+    from . import recipes
+
+    model = recipes.load_g2p(arguments.checkpoint or recipes.G2P_CHECKPOINT)
+    table, met = recipes.evaluate_g2p(model, num_beams=arguments.beams, count=arguments.words)
+    print(table)
+    if not met:
+        print("a must is missed", file=sys.stderr)
+    return 0 if met else 1
+
+
 def parser() -> argparse.ArgumentParser:
-    """Describe every command. Nothing heavy is imported, so that --help answers at once."""
+    """Describe every command. Nothing heavy is imported here, so that --help answers at once."""
     top = argparse.ArgumentParser(prog=PROGRAM, description="Train and use the models of the book.")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -29,18 +63,33 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--steps", type=int, metavar="N", help="stop after N updates in all")
     command.add_argument("--resume", action="store_true", help="continue from the state in the folder")
     command.set_defaults(run=train)
+
+    command = commands.add_parser("pronounce", help="write how English words are spoken")
+    command.add_argument("words", nargs="+", metavar="WORD", help="a word of the letters a to z")
+    command.add_argument("--checkpoint", metavar="FILE", help="other weights than the shipped ones")
+    command.set_defaults(run=pronounce)
+
+    command = commands.add_parser("evaluate", help="score a trained model on its test data, beside a peer")
+    command.add_argument("task", choices=["g2p"])
+    command.add_argument("--checkpoint", metavar="FILE", help="other weights than the shipped ones")
+    command.add_argument("--beams", type=int, default=5, metavar="N", help="hypotheses of beam search (5)")
+    command.add_argument("--words", type=int, metavar="N", help="N test words only")
+    command.set_defaults(run=evaluate)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command and return its exit status: 1 for a missed goal, 2 for bad input, 130 when stopped."""
     arguments = parser().parse_args(argv)
-    if getattr(arguments, "folder", "") is None:
-        arguments.folder = f"runs/{arguments.recipe}"
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without the phonetic letters shows "?"
+    from .data.carriers import CarrierError
+
     try:
         return arguments.run(arguments)
-    except KeyboardInterrupt:
-        return 130
+    except (CarrierError, OSError, ValueError) as error:  # ours say what is wrong; a traceback would bury it
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

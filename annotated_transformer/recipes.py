@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .attention import padding_mask
+from . import metrics
 from .data import cmudict
 from .decoding import TransformerStep, beam_search, greedy_search
 from .embeddings import Embeddings
 from .encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from .feed_forward import PositionwiseFeedForward
-from .metrics import word_error_rate
 from .multi_head_attention import MultiHeadAttention
 from .positional_encoding import PositionalEncoding
 from .residual import residuals
-from .runtime import default_device, seed_everything
+from .runtime import check_size, default_device, seed_everything
 from .training import (
     Progress,
     SequenceLoss,
@@ -37,6 +38,7 @@ from .training import (
     evaluating,
     linear,
     pad,
+    previous,
 )
 from .transformer import Generator, InputEmbedding, Transformer
 
@@ -55,11 +57,13 @@ class ByteDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         dropped = round(self.p * 256)
-        if not self.training or dropped == 0 or x.numel() == 0:
+        if not self.training or dropped == 0:
             return x
+        if dropped == 256:  # beyond what a byte can be compared with
+            return x * 0.0
         draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
         kept = draws.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
-        return x * kept.to(x.dtype).mul_(256 / max(256 - dropped, 1))
+        return x * kept.to(x.dtype).mul_(256 / (256 - dropped))
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,12 @@ class G2PRecipe:
     d_ff: int = 1024
     encoder_layers: int = 3
     decoder_layers: int = 3
-    dropout: float = 0.1
+    dropout: float = 0.15
     smoothing: float = 0.1
-    max_tokens: int = 2500
+    max_tokens: int = 2000
     peak: float = 1.5e-3
     warmup: int = 500
-    steps: int = 10_000
+    steps: int = 13_500
     weight_decay: float = 0.01
     snapshots: int = 8
     snapshot_every: int = 200
@@ -193,18 +197,24 @@ def train_g2p(
         resume: continue from the folder's training state.
 
     Raises:
+        FileExistsError: when the folder holds a training state that is not to be resumed.
         FileNotFoundError: when there is nothing to resume.
-        ValueError: when `steps` is negative or above the recipe's, or the training state is of another model.
+        ValueError: when `steps` is below 1 or above the recipe's, or the training state does not fit.
     """
     folder = Path(folder)
+    state = folder / "state.pt"
     last = recipe.steps if steps is None else steps
-    if not 0 <= last <= recipe.steps:
-        raise ValueError(f"steps ({steps}) must be from 0 to the recipe's {recipe.steps}")
+    if not 1 <= last <= recipe.steps:
+        raise ValueError(f"steps ({steps}) must be from 1 to the recipe's {recipe.steps}")
+    if not resume and (state.exists() or previous(state).exists()):
+        raise FileExistsError(f"folder ({folder}) must hold no training state, unless it is to be resumed")
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     trainer = g2p_trainer(g2p_pairs(split.train), recipe)
     if resume:
-        trainer.load(folder / "state.pt")
-    words = list(split.dev)[:: len(split.dev) // 500]
+        trainer.load(state)
+        if trainer.step > last:
+            raise ValueError(f"steps ({last}) must be at least {trainer.step}, the updates already made")
+    words = spread(list(split.dev), 500)
     progress = Progress(last)
     counts = [last - i * recipe.snapshot_every for i in range(recipe.snapshots)]
     snapshots = {count: folder / f"weights-{count:06}.safetensors" for count in counts if count > 0}
@@ -212,22 +222,27 @@ def train_g2p(
     def after_step(trainer: Trainer) -> None:
         progress(trainer)
         if trainer.step % save_every == 0 or trainer.step == last:
-            trainer.save(folder / "state.pt")
+            trainer.save(state)
         if trainer.step in snapshots:
             save_weights(trainer.model, snapshots[trainer.step], recipe)
         if trainer.step % check_every == 0:
             spoken = pronounce(words, trainer.model, num_beams=1)
-            wrong = word_error_rate(spoken, [split.dev[word] for word in words])
+            wrong = metrics.word_error_rate(spoken, [split.dev[word] for word in words])
             line = f"step {trainer.step:,}: {wrong:.1%} of {len(words)} development words wrong"
             print(line, file=sys.stderr, flush=True)
 
-    trainer.run(max(last - trainer.step, 0), after_step)
+    trainer.run(last - trainer.step, after_step)
     written = [read_weights(path)[0] for path in snapshots.values() if path.exists()]
     if written:
         trainer.model.load_state_dict(average_weights(written))
     path = folder / "g2p.safetensors"
     save_weights(trainer.model, path, recipe, torch.bfloat16)
     return path
+
+
+def spread(words: Sequence[str], count: int) -> list[str]:
+    """Choose `count` words at equal distances, or all of them where there are not more."""
+    return [words[i * len(words) // count] for i in range(count)] if count < len(words) else list(words)
 
 
 def save_weights(
@@ -295,7 +310,11 @@ def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
 
 
 def pronounce(
-    words: Iterable[str], model: Transformer | None = None, num_beams: int = 5, batch: int = 256
+    words: Iterable[str],
+    model: Transformer | None = None,
+    num_beams: int = 5,
+    alpha: float = 0.0,
+    batch: int = 256,
 ) -> list[tuple[str, ...]]:
     """Pronounce words, each as a tuple of phonemes.
 
@@ -303,7 +322,8 @@ def pronounce(
         words: lower or upper case, the letters a to z only.
         model: what pronounces them; the shipped one where it is None.
         num_beams: hypotheses kept by beam search; 1 for greedy search.
-        batch: words decoded together, ordered by length.
+        alpha: exponent of the length in the score of a hypothesis.
+        batch: the most words decoded together; they are of one length.
 
     Raises:
         ValueError: when a word is empty, too long or has other characters; the message names them.
@@ -314,25 +334,26 @@ def pronounce(
     phonemes = cmudict.phonemes(stress=model.generator.projection.out_features == len(cmudict.phonemes()))
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
     spoken: list[tuple[str, ...]] = [()] * len(words)
-    for begin in range(0, len(order), batch):
-        rows = order[begin : begin + batch]
-        src = pad([[*letters.encode(words[i]), letters.eos_id] for i in rows], letters.pad_id)
-        for i, ids in zip(rows, _decode(model, src, num_beams), strict=True):
-            spoken[i] = phonemes.decode(ids)
+    # words of one length need no padding, and none is limited by its neighbours
+    for group in (list(same) for _, same in groupby(order, key=lambda i: len(words[i]))):
+        for rows in (group[begin : begin + batch] for begin in range(0, len(group), batch)):
+            src = torch.tensor([[*letters.encode(words[i]), letters.eos_id] for i in rows])
+            for i, ids in zip(rows, _decode(model, src, num_beams, alpha), strict=True):
+                spoken[i] = phonemes.decode(ids)
     return spoken
 
 
-def _decode(model: Transformer, src: Tensor, num_beams: int) -> Sequence[Tensor]:
-    """Write the phonemes of a batch of words: (B, S) -> (B, T), on the CPU."""
+def _decode(model: Transformer, src: Tensor, num_beams: int, alpha: float) -> Tensor:
+    """Write the phonemes of words of one length: (B, S) -> (B, T), on the CPU."""
     src = src.to(next(model.parameters()).device)
     longest = min(src.size(1) + 10, LONGEST_WORD + 1)  # few words have more phonemes than letters
     start = torch.full((len(src), 1), cmudict.Vocabulary.bos_id, device=src.device)
     ends = (cmudict.Vocabulary.eos_id, cmudict.Vocabulary.pad_id)
     with evaluating(model):
-        step = TransformerStep(model, src, padding_mask(src, 0), max_len=LONGEST_WORD + 2)
+        step = TransformerStep(model, src, max_len=longest + 1)
         if num_beams == 1:
             return greedy_search(step, start, *ends, longest).cpu()
-        return beam_search(step, start, *ends, longest, num_beams)[0].cpu()
+        return beam_search(step, start, *ends, longest, num_beams, alpha)[0].cpu()
 
 
 def check_word(word: str) -> str:
@@ -349,3 +370,91 @@ def check_word(word: str) -> str:
     if not 0 < len(lower) <= LONGEST_WORD:
         raise ValueError(f"word ({word!r}) must have 1 to {LONGEST_WORD} letters, got {len(lower)}")
     return lower
+
+
+class Goal(NamedTuple):
+    """A score that the shipped checkpoint has to reach, and one that would be good."""
+
+    must: float
+    aim: float
+
+
+G2P_GOALS = {
+    "word error rate with stress": Goal(0.285, 0.260),
+    "word error rate without stress": Goal(0.235, 0.215),
+    "phoneme error rate without stress": Goal(0.060, 0.052),
+}
+
+
+def g2p_scores(spoken: Sequence[tuple[str, ...]], references: Sequence[metrics.Variants]) -> dict[str, float]:
+    """Compute the error rates of pronunciations, with stress marks and after stripping them.
+
+    A pronunciation is right when it is one of the listed variants.
+
+    Raises:
+        ValueError: when the two differ in length or there is no word.
+    """
+    bare = [cmudict.strip_stress(phonemes) for phonemes in spoken]
+    bare_references = [[cmudict.strip_stress(variant) for variant in variants] for variants in references]
+    return {
+        "word error rate with stress": metrics.word_error_rate(spoken, references),
+        "word error rate without stress": metrics.word_error_rate(bare, bare_references),
+        "phoneme error rate with stress": metrics.phoneme_error_rate(spoken, references),
+        "phoneme error rate without stress": metrics.phoneme_error_rate(bare, bare_references),
+    }
+
+
+def evaluate_g2p(
+    model: Transformer | None = None, num_beams: int = 5, count: int | None = None
+) -> tuple[str, bool]:
+    """Compare the model with g2p-en on the test words, and with the goals.
+
+    Progress goes to the standard error stream.
+
+    Args:
+        model: what is evaluated; the shipped one where it is None.
+        num_beams: hypotheses kept by beam search.
+        count: use only so many test words, spread over the alphabet.
+
+    Returns:
+        A table, and whether every must is met.
+
+    Raises:
+        ValueError: when `count` is below 1.
+    """
+    from .pretrained import G2pEn
+
+    if count is not None:
+        check_size("count", count)
+    split = cmudict.split_by_headword(cmudict.load_cmudict())
+    words = spread(list(split.test), count or len(split.test))
+    model, peer = model or load_g2p(), G2pEn.from_carrier()
+    ours: dict[str, tuple[str, ...]] = {}
+    theirs: dict[str, tuple[str, ...]] = {}
+    for begin in range(0, len(words), 2048):
+        part = words[begin : begin + 2048]
+        ours.update(zip(part, pronounce(part, model, num_beams), strict=True))
+        theirs.update(zip(part, peer.pronounce(part), strict=True))
+        print(f"{len(ours):,} of {len(words):,} words pronounced", file=sys.stderr, flush=True)
+    scores = [_scores_of(words, spoken, split.test) for spoken in (ours, theirs)]
+    table = _table(f"{len(words):,} test words", *scores, G2P_GOALS)
+    apart = cmudict.words_without_kin(words, split.train)
+    if apart:
+        parts = [_scores_of(apart, spoken, split.test) for spoken in (ours, theirs)]
+        table += "\n\n" + _table(f"{len(apart):,} of them share no base with a training word", *parts, {})
+    return table, all(scores[0][name] <= goal.must for name, goal in G2P_GOALS.items())
+
+
+def _scores_of(
+    words: Sequence[str], spoken: Mapping[str, tuple[str, ...]], entries: cmudict.Entries
+) -> dict[str, float]:
+    return g2p_scores([spoken[word] for word in words], [entries[word] for word in words])
+
+
+def _table(title: str, ours: dict[str, float], theirs: dict[str, float], goals: dict[str, Goal]) -> str:
+    """One line for each score: ours, the two goals where there are some, the peer's."""
+    lines = [f"{title:<48}{'ours':>8}{'must':>8}{'aim':>8}{'g2p-en':>8}"]
+    for name, score in ours.items():
+        limits = f"{goals[name].must:8.1%}{goals[name].aim:8.1%}" if name in goals else " " * 16
+        lines.append(f"{name:<48}{score:8.2%}{limits}{theirs[name]:8.2%}")
+    return "\n".join(lines)

@@ -1,0 +1,391 @@
+"""The pronunciation recipe: model, batches, training run, weights, and what they are used for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from annotated_transformer import recipes
+from annotated_transformer.data import cmudict
+from annotated_transformer.pretrained import G2pEn
+from annotated_transformer.recipes import (
+    ByteDropout,
+    G2PRecipe,
+    check_word,
+    evaluate_g2p,
+    g2p_batches,
+    g2p_model,
+    g2p_pairs,
+    g2p_scores,
+    g2p_trainer,
+    load_g2p,
+    pronounce,
+    read_weights,
+    save_weights,
+    spread,
+    train_g2p,
+)
+from annotated_transformer.training import load_state
+
+TINY = G2PRecipe(
+    d_model=12,
+    num_heads=2,
+    d_ff=13,
+    encoder_layers=1,
+    decoder_layers=2,
+    max_tokens=60,
+    warmup=2,
+    steps=9,
+    snapshots=3,
+    snapshot_every=2,
+)
+
+
+def dictionary(count: int = 60) -> cmudict.Entries:
+    """Syllables whose letters are their phonemes; every third word has a second pronunciation."""
+    syllables = [("ba", ("B", "AA1")), ("de", ("D", "EH0")), ("ki", ("K", "IY2")), ("mo", ("M", "OW1"))]
+    entries = {}
+    for number in range(count):
+        chosen = [syllables[number // 4**place % 4] for place in range(3)]
+        variants = [sum((phonemes for _, phonemes in chosen), ())]
+        if number % 3 == 0:
+            variants.append((*variants[0], "Z"))
+        entries["".join(letters for letters, _ in chosen)] = variants
+    return entries
+
+
+@pytest.fixture
+def small_world(monkeypatch):
+    """A dictionary of 60 words, 12 for testing and 8 for development, and a peer without its weights."""
+    monkeypatch.setattr(cmudict, "load_cmudict", dictionary)
+    monkeypatch.setattr(cmudict, "split_by_headword", partial(cmudict.split_by_headword, test=12, dev=8))
+    torch.manual_seed(1)
+    monkeypatch.setattr(G2pEn, "from_carrier", partial(G2pEn, 7))
+
+
+# dropout
+
+
+def test_byte_dropout_keeps_the_mean_and_zeroes_its_share():
+    torch.manual_seed(0)
+    out = ByteDropout(0.25)(torch.ones(1000, 997))
+    assert_close((out == 0).float().mean().item(), 0.25, rtol=0, atol=0.002)
+    assert set(out.unique().tolist()) == {0.0, torch.tensor(256 / 192).item()}
+    assert_close(out.mean().item(), 1.0, rtol=0, atol=0.003)
+
+
+def test_byte_dropout_treats_neighbours_independently():
+    """The eight entries that share a random number must not fall together."""
+    torch.manual_seed(0)
+    dropped = (ByteDropout(0.5)(torch.ones(100_000, 8)) == 0).float()
+    assert_close(torch.corrcoef(dropped.T), torch.eye(8), rtol=0, atol=0.02)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.floats(0, 1))
+def test_byte_dropout_takes_any_shape_and_probability(shape, p):
+    x = torch.full(shape, 3.0)
+    out = ByteDropout(p)(x)
+    assert out.shape == x.shape
+    kept = 256 / max(256 - round(p * 256), 1)
+    assert all(value == 0 or value == pytest.approx(3 * kept) for value in out.flatten().tolist())
+
+
+def test_byte_dropout_is_nothing_in_eval_mode_and_all_at_probability_one():
+    x = torch.ones(5, 7)
+    assert torch.equal(ByteDropout(0.5).eval()(x), x)
+    assert torch.equal(ByteDropout(0.0)(x), x)
+    assert torch.equal(ByteDropout(1.0)(x), torch.zeros(5, 7))
+
+
+def test_byte_dropout_has_the_gradient_of_what_it_kept():
+    x = torch.ones(64, 8, requires_grad=True)
+    out = ByteDropout(0.5)(x)
+    out.sum().backward()
+    assert torch.equal(x.grad, out.detach())
+
+
+# model, pairs, batches
+
+
+def test_the_recipes_model_is_a_pre_norm_transformer_of_5_6_million_parameters():
+    model = g2p_model()
+    assert sum(p.numel() for p in model.parameters()) == 5_574_984
+    assert all(r.norm_first for r in model.modules() if hasattr(r, "norm_first"))
+    dropouts = [m for m in model.modules() if isinstance(m, nn.Dropout) and m.p > 0]
+    assert len(dropouts) == 2 + 3 * 2 + 3 * 3  # the embeddings and every residual
+    assert {type(m) for m in dropouts} == {ByteDropout}
+    assert model.src_embed.tokens.table.weight[0].abs().sum() == 0  # padding
+
+
+def test_pairs_hold_each_pronunciation_between_begin_and_end():
+    letters, phonemes = cmudict.letters(), cmudict.phonemes()
+    pairs = g2p_pairs({"ba": [("B", "AA1"), ("B", "AA0")], "de": [("D", "EH1")]})
+    assert [letters.decode(src) for src, _ in pairs] == [("b", "a"), ("b", "a"), ("d", "e")]
+    assert [src[-1] for src, _ in pairs] == [letters.eos_id] * 3
+    assert [tgt[0] for _, tgt in pairs] == [phonemes.bos_id] * 3
+    assert [phonemes.decode(tgt) for _, tgt in pairs] == [("B", "AA1"), ("B", "AA0"), ("D", "EH1")]
+
+
+def test_pronunciations_that_differ_in_stress_alone_become_one_without_it():
+    assert len(g2p_pairs({"ba": [("B", "AA1"), ("B", "AA0"), ("B", "AE1")]}, stress=False)) == 2
+
+
+def test_batches_hold_every_pair_and_padding_at_the_end():
+    pairs = g2p_pairs(dictionary())
+    rows = [
+        (tuple(i for i in src if i), tuple(i for i in tgt if i))
+        for batch in g2p_batches(pairs, 60, epoch=3)
+        for src, tgt in zip(*(part.tolist() for part in batch), strict=True)
+    ]
+    assert sorted(rows) == sorted((tuple(src), tuple(tgt)) for src, tgt in pairs)
+    assert all(src[0] != 0 and tgt[0] == 1 for src, tgt in rows)
+
+
+def test_an_empty_corpus_is_named():
+    trainer = g2p_trainer([], TINY)
+    with pytest.raises(ValueError, match=r"lengths \(\) must hold at least one item: the corpus is empty"):
+        trainer.run(1)
+
+
+def test_the_trainer_learns_the_small_dictionary():
+    pairs = g2p_pairs(dictionary())
+    recipe = replace(TINY, d_model=32, d_ff=64, dropout=0.0, peak=1e-2, steps=150)
+    trainer = g2p_trainer(pairs, recipe, device=torch.device("cpu"))
+    trainer.run(150)
+    words = list(dictionary())[1::3]  # of one pronunciation
+    spoken = pronounce(words, trainer.model, 1)
+    right = [guess == dictionary()[word][0] for word, guess in zip(words, spoken, strict=True)]
+    assert sum(right) >= 0.9 * len(words)
+
+
+# the training run
+
+
+def test_a_run_writes_state_snapshots_and_averaged_weights(tmp_path, small_world, capsys):
+    path = train_g2p(tmp_path / "run", TINY, save_every=4, check_every=5)
+    assert path == tmp_path / "run" / "g2p.safetensors"
+    names = {file.name for file in path.parent.iterdir()}
+    snapshots = {f"weights-{count:06}.safetensors" for count in (5, 7, 9)}
+    assert names == {"g2p.safetensors", "state.pt", "state.pt.previous"} | snapshots
+    assert load_state(path.parent / "state.pt")["step"] == 9
+    weights, header = read_weights(path)
+    assert header["task"] == "g2p"
+    assert header["d_model"] == "12"
+    parts = [read_weights(path.parent / name)[0] for name in sorted(snapshots)]
+    for name, weight in weights.items():
+        assert weight.dtype == torch.bfloat16
+        mean = sum(part[name].double() for part in parts) / 3
+        assert_close(weight.double(), mean, rtol=2**-7, atol=1e-6)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "step 9/9  loss " in captured.err
+    assert re.search(r"step 5: \d+\.\d% of 8 development words wrong", captured.err)
+
+
+def test_a_stopped_run_resumes_to_the_same_weights(tmp_path, small_world):
+    whole = train_g2p(tmp_path / "whole", TINY, save_every=3)
+    train_g2p(tmp_path / "half", TINY, steps=4, save_every=3)
+    resumed = train_g2p(tmp_path / "half", TINY, resume=True, save_every=3)
+    states = [load_state(path.parent / "state.pt")["model"] for path in (whole, resumed)]
+    averages = [read_weights(path)[0] for path in (whole, resumed)]
+    for one, other in (states, averages):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 10])
+def test_steps_outside_the_recipe_are_named(tmp_path, small_world, steps):
+    with pytest.raises(ValueError, match=rf"steps \({steps}\) must be from 1 to the recipe's 9"):
+        train_g2p(tmp_path, TINY, steps=steps)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_training_state_is_neither_overwritten_nor_gone_back_on(tmp_path, small_world):
+    train_g2p(tmp_path, TINY, steps=3)
+    with pytest.raises(FileExistsError, match="must hold no training state, unless it is to be resumed"):
+        train_g2p(tmp_path, TINY)
+    with pytest.raises(ValueError, match=r"steps \(2\) must be at least 3, the updates already made"):
+        train_g2p(tmp_path, TINY, steps=2, resume=True)
+    assert load_state(tmp_path / "state.pt")["step"] == 3
+
+
+def test_nothing_to_resume_and_another_recipe_are_named(tmp_path, small_world):
+    with pytest.raises(FileNotFoundError, match=r"state.pt\) must be a checkpoint, got no such file"):
+        train_g2p(tmp_path, TINY, resume=True)
+    train_g2p(tmp_path, TINY, steps=3)
+    with pytest.raises(ValueError, match=r"state.pt\) must be a checkpoint of the same model"):
+        train_g2p(tmp_path, replace(TINY, d_model=14), resume=True)
+    with pytest.raises(ValueError, match=r"state.pt\) must be of the same schedule"):
+        train_g2p(tmp_path, replace(TINY, peak=0.5), resume=True)
+
+
+# weights
+
+
+def test_weights_come_back_in_float32_with_the_recipes_shape(tmp_path):
+    torch.manual_seed(0)
+    model = g2p_model(TINY)
+    save_weights(model, tmp_path / "deep" / "w.safetensors", TINY)
+    again = load_g2p(tmp_path / "deep" / "w.safetensors")
+    assert not again.training
+    for (name, p), (other, q) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        assert name == other
+        assert torch.equal(p, q)
+
+
+def test_broken_and_foreign_weights_are_named(tmp_path):
+    path = tmp_path / "w.safetensors"
+    with pytest.raises(FileNotFoundError, match=r"w.safetensors\) must be a checkpoint, got no such file"):
+        load_g2p(path)
+    save_weights(g2p_model(TINY), path, TINY)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"w.safetensors\) must be a complete safetensors file"):
+        load_g2p(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"w.safetensors\) must be a complete safetensors file"):
+        load_g2p(path)
+    from safetensors.torch import save_file
+
+    save_file({"w": torch.zeros(3)}, path, {"task": "shakespeare"})
+    with pytest.raises(ValueError, match=r"must be a checkpoint of the task g2p, got shakespeare"):
+        load_g2p(path)
+    save_file({"w": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match=r"must be a checkpoint of the task g2p, got None"):
+        load_g2p(path)
+
+
+def test_weights_of_another_vocabulary_are_refused(tmp_path):
+    path = tmp_path / "w.safetensors"
+    save_weights(g2p_model(TINY, stress=False), path, TINY)
+    with pytest.raises(ValueError, match=r"(?s)must fit its own recipe and the vocabularies: .*42"):
+        load_g2p(path)
+
+
+def test_a_full_disk_leaves_the_weights_before(tmp_path, monkeypatch):
+    path = tmp_path / "w.safetensors"
+    save_weights(g2p_model(TINY), path, TINY)
+    before = path.read_bytes()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"w.safetensors\) must be writable, with room .*No space left"):
+        save_weights(g2p_model(TINY), path, TINY)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+# use
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_words_are_pronounced_alike_alone_and_in_any_company(num_beams):
+    torch.manual_seed(0)
+    model = g2p_model(TINY).eval()
+    words = ["ba", "kimode", "demo", "a", "bakimodebaki"]
+    together = pronounce(words, model, num_beams, batch=3)
+    assert together == [pronounce([word], model, num_beams)[0] for word in words]
+    assert pronounce(reversed(words), model, num_beams) == together[::-1]
+    assert all(set(spoken) <= set(cmudict.phonemes().symbols) for spoken in together)
+
+
+def test_pronouncing_lower_cases_and_keeps_the_models_mode():
+    torch.manual_seed(0)
+    model = g2p_model(TINY).train()
+    assert pronounce(["BaKi"], model, 1) == pronounce(["baki"], model, 1)
+    assert model.training
+    assert pronounce([], model) == []
+
+
+def test_a_model_without_stress_speaks_without_it():
+    torch.manual_seed(0)
+    spoken = pronounce(["baki", "mo"], g2p_model(TINY, stress=False), 1)
+    assert set(sum(spoken, ())) <= set(cmudict.phonemes(stress=False).symbols)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("naïve42", r"word \(naïve42\) must have the letters a to z only, got 'ï', '4', '2'"),
+        ("don't", r"""word \(don't\) must have the letters a to z only, got "'"$"""),
+        ("two words", r"word \(two words\) must have the letters a to z only, got ' '"),
+        ("", r"word \(''\) must have 1 to 48 letters, got 0"),
+        ("a" * 49, r"must have 1 to 48 letters, got 49"),
+    ],
+)
+def test_words_that_cannot_be_read_are_named(word, message):
+    with pytest.raises(ValueError, match=message):
+        check_word(word)
+    with pytest.raises(ValueError, match=message):
+        pronounce(["ba", word], g2p_model(TINY))
+
+
+def test_the_longest_word_allowed_is_pronounced():
+    assert len(pronounce(["ab" * 24], g2p_model(TINY), 2)[0]) <= 49
+
+
+# scores
+
+
+def test_scores_by_hand():
+    """One word of two is right; the other has a wrong stress and a wrong phoneme, of five phonemes in all."""
+    spoken = [("B", "AA1"), ("K", "IY0", "T")]
+    references = [[("P", "AA1"), ("B", "AA1")], [("K", "IY1", "D")]]
+    assert g2p_scores(spoken, references) == {
+        "word error rate with stress": 0.5,
+        "word error rate without stress": 0.5,
+        "phoneme error rate with stress": 2 / 5,
+        "phoneme error rate without stress": 1 / 5,
+    }
+
+
+def test_stress_alone_is_forgiven_in_the_scores_without_it():
+    scores = g2p_scores([("B", "AA1")], [[("B", "AA0")]])
+    assert [scores[f"word error rate {kind} stress"] for kind in ("with", "without")] == [1.0, 0.0]
+
+
+def test_spread_takes_words_at_equal_distances():
+    assert spread("abcdefghij", 5) == list("acegi")
+    assert spread("abc", 5) == list("abc")
+    assert len(spread(range(12_000), 1_000)) == 1_000
+
+
+def test_the_table_shows_ours_the_goals_and_the_peer(small_world, monkeypatch, capsys):
+    table, met = evaluate_g2p(g2p_model(TINY), num_beams=1)
+    assert not met
+    lines = table.splitlines()
+    assert re.fullmatch(r"12 test words +ours +must +aim +g2p-en", lines[0])
+    assert re.fullmatch(r"word error rate with stress +[\d.]+% +28.5% +26.0% +[\d.]+%", lines[1])
+    assert re.fullmatch(r"word error rate without stress +[\d.]+% +23.5% +21.5% +[\d.]+%", lines[2])
+    assert re.fullmatch(r"phoneme error rate with stress +[\d.]+% +[\d.]+%", lines[3])
+    assert re.fullmatch(r"phoneme error rate without stress +[\d.]+% +6.0% +5.2% +[\d.]+%", lines[4])
+    assert "12 of 12 words pronounced" in capsys.readouterr().err
+
+
+def test_a_perfect_model_meets_every_must_and_one_miss_fails(small_world, monkeypatch):
+    entries = dictionary()
+    monkeypatch.setattr(recipes, "pronounce", lambda words, *rest: [entries[word][-1] for word in words])
+    table, met = evaluate_g2p(g2p_model(TINY))
+    assert met
+    assert re.search(r"word error rate with stress +0.00% +28.5%", table)
+    goal = recipes.Goal(-0.001, -0.001)
+    monkeypatch.setitem(recipes.G2P_GOALS, "phoneme error rate without stress", goal)
+    assert not evaluate_g2p(g2p_model(TINY))[1]
+
+
+def test_evaluating_some_words_only(small_world):
+    assert evaluate_g2p(g2p_model(TINY), num_beams=1, count=5)[0].startswith("5 test words")
+    with pytest.raises(ValueError, match=r"count \(0\) must be at least 1"):
+        evaluate_g2p(g2p_model(TINY), count=0)
