@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "_build" / "html"
 
 
-def pages() -> list[str]:
-    """The pages of _toc.yml as paths below the folder of the built book, in reading order."""
+def pages(part: str | None = None) -> list[str]:
+    """The pages of _toc.yml, or of one of its parts, as paths below the folder of the built book."""
 
     def walk(entry: dict) -> Iterator[str]:
         name = entry.get("file") or entry.get("root")
@@ -22,4 +22,6 @@ def pages() -> list[str]:
             for child in entry.get(key, ()):
                 yield from walk(child)
 
-    return list(walk(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))))
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    entries = [contents] if part is None else [one for one in contents["parts"] if one["caption"] == part]
+    return [page for entry in entries for page in walk(entry)]
