@@ -528,11 +528,15 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
         self.optimizer.zero_grad(set_to_none=True)
-        loss, tokens = accumulate_gradients(self.model, batches, self.loss, self.autocast)
+        loss, tokens = self.gradients(batches)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
         self.step, self.tokens, self.last_loss = self.step + 1, self.tokens + tokens, loss.item()
+
+    def gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
+        """Gather the gradients; return the mean loss of a token and the number of tokens."""
+        return accumulate_gradients(self.model, batches, self.loss, self.autocast)
 
     def next_batch(self) -> Batch:
         """Return the next batch of the epoch, or the first of the next epoch."""
@@ -573,8 +577,7 @@ class Trainer:
             rates = f"its rate at step {state['step']} is {state['rate']:g}, here {rate:g}"
             raise ValueError(f"path ({path}) must be of the same schedule: {rates}")
         try:
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.restore(state["model"], state["optimizer"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"path ({path}) must be a checkpoint of the same model: {error}") from error
         for name in ("step", "epoch", "position", "tokens", "rate"):
@@ -584,6 +587,11 @@ class Trainer:
         torch.set_rng_state(state["generators"]["torch"])
         if torch.cuda.is_available() and "cuda" in state["generators"]:
             torch.cuda.set_rng_state_all(state["generators"]["cuda"])
+
+    def restore(self, weights: Mapping[str, Tensor], optimizer: Mapping) -> None:
+        """Take over the weights and the optimizer's state of a checkpoint."""
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict(optimizer)
 
 
 class Progress:
