@@ -52,6 +52,17 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return 0 if met else 1
 
 
+def count(arguments: argparse.Namespace) -> int:
+    """Print how many parameters a published model has, term by term, and whether the model itself agrees."""
+    from . import parameter_count
+
+    config = parameter_count.preset(arguments.model)
+    print(parameter_count.format_table(config))
+    built = parameter_count.count_model(parameter_count.build(config))
+    print(f"the model itself has {built:,}")
+    return 0 if built == parameter_count.parameter_count(config) else 1
+
+
 def parser() -> argparse.ArgumentParser:
     """Describe every command. Nothing heavy is imported here, so that --help answers at once."""
     top = argparse.ArgumentParser(prog=PROGRAM, description="Train and use the models of the book.")
@@ -75,6 +86,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--beams", type=int, default=5, metavar="N", help="hypotheses of beam search (5)")
     command.add_argument("--words", type=int, metavar="N", help="N test words only")
     command.set_defaults(run=evaluate)
+
+    command = commands.add_parser("count", help="count the parameters of a published model")
+    command.add_argument("model", metavar="MODEL", help="its name, such as gpt2 or transformer-base")
+    command.set_defaults(run=count)
     return top
 
 

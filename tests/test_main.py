@@ -150,3 +150,17 @@ def test_no_network_and_no_cache_is_an_error_with_advice_not_a_traceback(monkeyp
     monkeypatch.setattr(cmudict, "load_cmudict", offline)
     assert command.main(["train", "g2p", "--folder", str(tmp_path)]) == 2
     assert "error: cmudict 1.1.3 could not be fetched" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "total"), [("gpt2", "124,439,808"), ("transformer-base", "63,082,496")])
+def test_count_prints_the_terms_and_the_total_of_the_model_itself(name, total, capsys):
+    assert main(["count", name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].split()[:2] == ["total", total]
+    assert lines[-1] == f"the model itself has {total}"
+    assert any(line.startswith("norms") for line in lines)
+
+
+def test_count_lists_the_names_it_knows(capsys):
+    assert main(["count", "gpt5"]) == 2
+    assert "must be one of transformer-base, transformer-big, gpt2" in capsys.readouterr().err
