@@ -33,7 +33,7 @@ def test_help_names_every_command(capsys):
         command.main(["--help"])
     assert stopped.value.code == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in ("train", "pronounce", "evaluate"))
+    assert all(name in out for name in ("train", "pronounce", "evaluate", "count"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["sing"], ["train", "bread"], ["train", "g2p", "--steps", "many"]])
@@ -154,7 +154,7 @@ def test_no_network_and_no_cache_is_an_error_with_advice_not_a_traceback(monkeyp
 
 @pytest.mark.parametrize(("name", "total"), [("gpt2", "124,439,808"), ("transformer-base", "63,082,496")])
 def test_count_prints_the_terms_and_the_total_of_the_model_itself(name, total, capsys):
-    assert main(["count", name]) == 0
+    assert command.main(["count", name]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].split()[:2] == ["total", total]
     assert lines[-1] == f"the model itself has {total}"
@@ -162,5 +162,5 @@ def test_count_prints_the_terms_and_the_total_of_the_model_itself(name, total, c
 
 
 def test_count_lists_the_names_it_knows(capsys):
-    assert main(["count", "gpt5"]) == 2
+    assert command.main(["count", "gpt5"]) == 2
     assert "must be one of transformer-base, transformer-big, gpt2" in capsys.readouterr().err
