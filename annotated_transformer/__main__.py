@@ -12,14 +12,20 @@ PROGRAM = "python -m annotated_transformer"
 def train(arguments: argparse.Namespace) -> int:
     """Run a recipe; an interrupted one says how it goes on."""
     from . import recipes
+    from .distributed import process_group
 
     folder = arguments.folder or f"runs/{arguments.recipe}"
     try:
-        path = recipes.train_g2p(folder, steps=arguments.steps, resume=arguments.resume)
+        with process_group() as process:
+            path = recipes.train_g2p(
+                folder, steps=arguments.steps, resume=arguments.resume, process=process
+            )
     except KeyboardInterrupt:
         again = f"{PROGRAM} train {arguments.recipe} --folder {folder} --resume"
         print(f"\nstopped; this continues from the last saved state:\n  {again}", file=sys.stderr)
         return 130
+    if process.rank > 0:
+        return 0
     print(f"weights written to {path}")
     print(f"their scores: {PROGRAM} evaluate {arguments.recipe} --checkpoint {path}")
     return 0

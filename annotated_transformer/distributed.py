@@ -106,7 +106,7 @@ def joined_gradients(
         return summed, 0  # told of no token, accumulate_gradients leaves the sums undivided
 
     total, _ = accumulate_gradients(model, shares, uncounted, autocast)
-    sums = torch.stack([total.double(), torch.tensor(float(tokens), dtype=torch.float64, device=total.device)])
+    sums = torch.stack([total.double(), torch.full_like(total, tokens, dtype=torch.float64)])
     dist.all_reduce(sums)  # the sum over all processes
     tokens = max(int(sums[1].item()), 1)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -118,8 +118,8 @@ class DistributedTrainer(Trainer):
     """A `Trainer` whose updates are made by all processes together; each holds the whole model.
 
     Give it the batches of a single process: each process takes its share of their rows. A checkpoint has the
-    form of `Trainer`'s, so it can be resumed by any number of processes. The random numbers of an update, such
-    as dropout's, follow from seed, step and rank.
+    form of `Trainer`'s, so it can be resumed by any number of processes. The random numbers of an update,
+    such as dropout's, follow from seed, step and rank.
 
     Args:
         model: as for `Trainer`, the same in each process; the first one's weights are sent to all.
@@ -148,12 +148,18 @@ class DistributedTrainer(Trainer):
         **options: Any,
     ):
         if not dist.is_initialized():
-            name = type(self).__name__
-            raise RuntimeError(f"{name} must be made inside process_group(), in processes that torchrun started")
+            raise RuntimeError(f"{type(self).__name__} must be made inside process_group(), under torchrun")
         super().__init__(model, loss, batches, schedule, optimizer, **options)
         self.seed = seed
         self.process = Process(dist.get_rank(), dist.get_world_size())
         self.parallel = self.spread(model)
+
+    @classmethod
+    def of(cls, trainer: Trainer, seed: int = 0) -> DistributedTrainer:
+        """Go on with the parts of a trainer that was made for one process."""
+        parts = (trainer.model, trainer.loss, trainer.batches, trainer.schedule, trainer.optimizer)
+        options = {name: getattr(trainer, name) for name in ("accumulate", "clip", "autocast")}
+        return cls(*parts, seed, **options)
 
     def spread(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that a backward pass joins the gradients of all processes."""
@@ -166,7 +172,7 @@ class DistributedTrainer(Trainer):
         super().update(batches)
 
     def gradients(self, batches: Sequence[Batch]) -> tuple[Tensor, int]:
-        """Gather the gradients of all processes' shares; they are sent once, during the last backward pass."""
+        """Gather the gradients of all shares; they are sent once, during the last backward pass."""
         return joined_gradients(self.parallel, self._shares(batches), self.loss, self.autocast)
 
     def _shares(self, batches: Sequence[Batch]) -> Iterator[Batch]:
@@ -203,7 +209,7 @@ def shard(model: nn.Module, layers: tuple[type[nn.Module], ...] = (EncoderLayer,
         Rajbhandari et al. 2020; Zhao et al. 2023.
     """
     if not dist.is_initialized():
-        raise RuntimeError("shard must be called inside process_group(), in processes that torchrun started")
+        raise RuntimeError("shard must be called inside process_group(), under torchrun")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -217,8 +223,8 @@ def shard(model: nn.Module, layers: tuple[type[nn.Module], ...] = (EncoderLayer,
 class ShardedTrainer(DistributedTrainer):
     """A `DistributedTrainer` for a model that `shard` has cut: no process holds the whole.
 
-    Checkpoints still have the form of `Trainer`'s: the pieces are put together to be saved, and cut again when
-    they are loaded.
+    Checkpoints still have the form of `Trainer`'s: the pieces are put together to be saved, and cut again
+    when they are loaded.
 
     Raises:
         ValueError: when the model is not sharded.

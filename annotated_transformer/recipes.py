@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from . import metrics
 from .data import cmudict
 from .decoding import TransformerStep, beam_search, greedy_search
+from .distributed import DistributedTrainer, Process
 from .embeddings import Embeddings
 from .encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from .feed_forward import PositionwiseFeedForward
@@ -184,23 +185,27 @@ def train_g2p(
     resume: bool = False,
     save_every: int = 250,
     check_every: int = 1000,
+    process: Process | None = None,
 ) -> Path:
     """Train the pronunciation model and write its averaged weights to `<folder>/g2p.safetensors`.
 
     Progress and the error on 500 development words go to the standard error stream. The training state is
-    saved to `<folder>/state.pt` every `save_every` updates.
+    saved to `<folder>/state.pt` every `save_every` updates. Several processes train it together; the first of
+    them reports and writes.
 
     Args:
         folder: where everything is written.
         recipe: what is trained.
         steps: stop after so many updates in all; the schedule stays that of the recipe.
         resume: continue from the folder's training state.
+        process: which process this is, from `process_group`; the only one where it is None.
 
     Raises:
         FileExistsError: when the folder holds a training state that is not to be resumed.
         FileNotFoundError: when there is nothing to resume.
         ValueError: when `steps` is below 1 or above the recipe's, or the training state does not fit.
     """
+    process = process or Process()
     folder = Path(folder)
     state = folder / "state.pt"
     last = recipe.steps if steps is None else steps
@@ -210,6 +215,9 @@ def train_g2p(
         raise FileExistsError(f"folder ({folder}) must hold no training state, unless it is to be resumed")
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     trainer = g2p_trainer(g2p_pairs(split.train), recipe)
+    if process.world_size > 1:
+        trainer = DistributedTrainer.of(trainer, recipe.seed)
+    first = process.rank == 0
     if resume:
         trainer.load(state)
         if trainer.step > last:
@@ -220,9 +228,11 @@ def train_g2p(
     snapshots = {count: folder / f"weights-{count:06}.safetensors" for count in counts if count > 0}
 
     def after_step(trainer: Trainer) -> None:
-        progress(trainer)
         if trainer.step % save_every == 0 or trainer.step == last:
             trainer.save(state)
+        if not first:
+            return
+        progress(trainer)
         if trainer.step in snapshots:
             save_weights(trainer.model, snapshots[trainer.step], recipe)
         if trainer.step % check_every == 0:
@@ -232,10 +242,12 @@ def train_g2p(
             print(line, file=sys.stderr, flush=True)
 
     trainer.run(last - trainer.step, after_step)
+    path = folder / "g2p.safetensors"
+    if not first:
+        return path
     written = [read_weights(path)[0] for path in snapshots.values() if path.exists()]
     if written:
         trainer.model.load_state_dict(average_weights(written))
-    path = folder / "g2p.safetensors"
     save_weights(trainer.model, path, recipe, torch.bfloat16)
     return path
 

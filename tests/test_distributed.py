@@ -3,11 +3,13 @@
 Run as a program, this file is one of the processes that the tests start.
 """
 
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from annotated_transformer import make_model
+from annotated_transformer.data import cmudict
 from annotated_transformer.distributed import (
     DistributedTrainer,
     Process,
@@ -26,7 +29,14 @@ from annotated_transformer.distributed import (
     shard,
     share,
 )
-from annotated_transformer.training import SequenceLoss, Trainer, accumulate_gradients, decay_groups
+from annotated_transformer.recipes import G2PRecipe, g2p_pairs, g2p_trainer, train_g2p
+from annotated_transformer.training import (
+    SequenceLoss,
+    Trainer,
+    accumulate_gradients,
+    decay_groups,
+    load_state,
+)
 
 PAD = 0
 
@@ -59,6 +69,19 @@ def gradient_cases():
         "several batches": [pairs(3, 5), pairs(7, 6, length=3), pairs(1, 7)],
         "no token at all": [(src, torch.zeros_like(tgt))],
     }
+
+
+TINY = G2PRecipe(
+    d_model=12, num_heads=2, d_ff=13, encoder_layers=1, decoder_layers=1, max_tokens=60, warmup=2, steps=9,
+    snapshots=2, snapshot_every=2,
+)  # fmt: skip
+
+
+def syllables():
+    """64 words whose letters are their phonemes."""
+    sounds = {"ba": ("B", "AA1"), "de": ("D", "EH0"), "ki": ("K", "IY2"), "mo": ("M", "OW1")}
+    words = itertools.product(sounds, repeat=3)
+    return {"".join(word): [sum((sounds[part] for part in word), ())] for word in words}
 
 
 def trainer_of(kind, model):
@@ -123,6 +146,11 @@ def work(folder):
         results["draws"], results["with dropout"] = draws, weights_of(trainer.model)
         torch.save(results, folder / f"{process.rank}.results")
 
+        cmudict.load_cmudict, split = syllables, cmudict.split_by_headword
+        cmudict.split_by_headword = partial(split, test=12, dev=8)
+        path = train_g2p(folder / "run", TINY, save_every=4, check_every=5, process=process)
+        assert path == folder / "run" / "g2p.safetensors"
+
 
 def save_apart(folder):
     """Each process saves under a name of its own; only the first one's file may appear."""
@@ -150,8 +178,8 @@ def start(folder, *arguments):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    address["PYTHONPATH"] = str(Path(__file__).parents[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    address |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, __file__, str(folder), *arguments]
     return [
         subprocess.Popen(
@@ -166,15 +194,17 @@ def start(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """The results of the first process and of the second, and the folder where they worked."""
+    """The results of both processes, the folder where they worked, and what each wrote to stderr."""
     folder = tmp_path_factory.mktemp("together")
     alone = trainer_of(Trainer, tiny_model())
     alone.run(3)
     alone.save(folder / "by-one.pt")
+    errors = []
     for process in start(folder, "work"):
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors[-2000:]
-    return *(torch.load(folder / f"{rank}.results", weights_only=True) for rank in range(2)), folder
+        errors.append(process.communicate(timeout=300)[1])
+        assert process.returncode == 0, errors[-1][-2000:]
+    results = [torch.load(folder / f"{rank}.results", weights_only=True) for rank in range(2)]
+    return *results, folder, errors
 
 
 @pytest.mark.parametrize("case", gradient_cases())
@@ -222,11 +252,27 @@ def test_each_process_of_a_sharded_model_holds_half_of_it(together):
 
 
 def test_processes_draw_different_numbers_and_keep_the_same_weights(together):
-    first, second, _ = together
+    first, second = together[:2]
     assert first["process"] == (0, 2) and second["process"] == (1, 2)
     draws = first["draws"] + second["draws"]
     assert len(draws) == 8 and len(set(draws)) == 8
-    assert all(torch.equal(weight, second["with dropout"][name]) for name, weight in first["with dropout"].items())
+    weights = zip(first["with dropout"].values(), second["with dropout"].values(), strict=True)
+    assert all(torch.equal(one, other) for one, other in weights)
+
+
+def test_a_recipe_is_trained_by_all_and_written_and_reported_by_the_first(together):
+    folder, (first, second) = together[2] / "run", together[3]
+    snapshots = {f"weights-{count:06}.safetensors" for count in (7, 9)}
+    assert {file.name for file in folder.iterdir()} == snapshots | {
+        "g2p.safetensors", "state.pt", "state.pt.previous",
+    }  # fmt: skip
+    assert "step 9/9  loss " in first and "development words wrong" in first
+    assert "step 9/9" not in second and "development words wrong" not in second
+    pairs = g2p_pairs(cmudict.split_by_headword(syllables(), test=12, dev=8).train)
+    alone = g2p_trainer(pairs, TINY, device=torch.device("cpu"))
+    alone.run(9)
+    state = load_state(folder / "state.pt")
+    assert (state["step"], state["tokens"]) == (9, alone.tokens)
 
 
 def test_only_the_first_process_writes_a_checkpoint(tmp_path):

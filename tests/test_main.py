@@ -6,13 +6,14 @@ import io
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from annotated_transformer import __main__ as command
-from annotated_transformer import recipes
+from annotated_transformer import distributed, recipes
 from annotated_transformer.data import carriers, cmudict
 from annotated_transformer.recipes import G2PRecipe, g2p_model, save_weights
 
@@ -113,10 +114,17 @@ def test_train_hands_its_options_on_and_says_what_comes_next(monkeypatch, capsys
 
     monkeypatch.setattr(recipes, "train_g2p", run)
     assert command.main(["train", "g2p", "--steps", "5", "--resume"]) == 0
-    assert seen == {"folder": "runs/g2p", "steps": 5, "resume": True}
+    assert seen == {"folder": "runs/g2p", "steps": 5, "resume": True, "process": (0, 1)}
     assert "evaluate g2p --checkpoint runs/g2p/g2p.safetensors" in capsys.readouterr().out
     command.main(["train", "g2p", "--folder", "elsewhere"])
-    assert seen == {"folder": "elsewhere", "steps": None, "resume": False}
+    assert seen == {"folder": "elsewhere", "steps": None, "resume": False, "process": (0, 1)}
+
+
+def test_of_several_processes_only_the_first_reports(monkeypatch, capsys):
+    monkeypatch.setattr(distributed, "process_group", lambda: nullcontext(distributed.Process(1, 2)))
+    monkeypatch.setattr(recipes, "train_g2p", lambda folder, process, **options: f"{folder} {process.rank}")
+    assert command.main(["train", "g2p"]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_a_stopped_training_says_how_it_goes_on(monkeypatch, capsys):
