@@ -79,15 +79,16 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
 def add_filters(app) -> None:
     """Offer the templates what mends the theme's HTML.
 
-    `without_font_preloads`: from file:// a browser refuses to preload fonts and logs an error for each.
+    `without_spare_parts`: from file:// a browser refuses to preload fonts and logs an error for each; and the
+    icons, which come with a style sheet and a font, come a second time as a script of 1.5 MB.
     `with_named_folds`: a button that unfolds a part of the contents gets the name of that part.
     """
     if not isinstance(app.builder, StandaloneHTMLBuilder):
         return
-    preload = re.compile(r'<link rel="preload" as="font"[^>]*>\s*')
+    spare = re.compile(r'<link rel="preload" as="font"[^>]*>|<script src="[^"]*fontawesome[^"]*"></script>')
     fold = re.compile(r"(<a [^>]*>([^<]*)</a>\s*<details[^>]*>\s*)<summary>")
     filters = app.builder.templates.environment.filters
-    filters["without_font_preloads"] = lambda html: preload.sub("", str(html))
+    filters["without_spare_parts"] = lambda html: spare.sub("", str(html))
     filters["with_named_folds"] = lambda html: fold.sub(r'\1<summary aria-label="\2">', str(html))
 
 

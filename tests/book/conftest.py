@@ -112,6 +112,7 @@ def contexts(chromium) -> Iterator[Callable]:
                 color_scheme=theme,
                 reduced_motion="reduce",
             )
+            kept[kind].set_default_timeout(120_000)  # milliseconds: a busy machine is no fault of the book
         return kept[kind]
 
     yield context
@@ -119,7 +120,7 @@ def contexts(chromium) -> Iterator[Callable]:
         opened.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def reader(contexts, origins):
     """Open a page as a reader does: `with reader("book/attention.html") as (page, seen)`."""
 

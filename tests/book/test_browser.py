@@ -15,28 +15,66 @@ PAGES = pages()
 ATTENTION = "book/attention.html"
 
 
-@pytest.mark.parametrize("origin", ["http", "file"])
-@pytest.mark.parametrize("name", [*PAGES, "search.html", "genindex.html"])
-def test_a_page_asks_nobody_else_and_logs_no_error(reader, name, origin):
-    with reader(name, origin) as (page, seen):
-        page.locator("footer").last.scroll_into_view_if_needed()
-        page.wait_for_timeout(150)
-        assert seen.outside == []
-        assert seen.errors == []
-        assert seen.failed == []
+# Each page is opened three times, and several tests look at it while it is open.
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", [*PAGES, "search.html"])
-def test_axe_finds_no_violation(reader, axe, name, theme):
-    with reader(name, theme=theme) as (page, _):
-        assert page.evaluate("document.documentElement.dataset.theme") == theme
-        page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
-        page.evaluate(axe)
-        options = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
-        result = page.evaluate("(options) => axe.run(document, options)", options)
-        nodes = [(rule["id"], node) for rule in result["violations"] for node in rule["nodes"]]
-        assert [f"{rule}: {node['target']} {node['html'][:120]}" for rule, node in nodes] == []
+@pytest.fixture(scope="module", params=[*PAGES, "search.html", "genindex.html"])
+def served(request, reader):
+    """A page from a server, in the light theme."""
+    with reader(request.param, "http", theme="light") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=[*PAGES, "search.html", "genindex.html"])
+def on_disk(request, reader):
+    """A page from the disk, in the dark theme."""
+    with reader(request.param, "file", theme="dark") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def without_scripts(request, reader):
+    """A page in a browser that runs no scripts."""
+    with reader(request.param, scripts=False) as opened:
+        yield opened
+
+
+def assert_quiet(page, seen) -> None:
+    page.locator("footer").last.scroll_into_view_if_needed()
+    page.wait_for_timeout(150)
+    assert seen.outside == []
+    assert seen.errors == []
+    assert seen.failed == []
+
+
+def test_a_served_page_asks_nobody_else_and_logs_no_error(served):
+    assert_quiet(*served)
+
+
+def test_a_page_on_disk_asks_nobody_else_and_logs_no_error(on_disk):
+    assert_quiet(*on_disk)
+
+
+def violations(page, axe: str) -> list[str]:
+    """What axe-core finds against WCAG 2 A and AA, with everything unfolded."""
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
+    page.evaluate(axe)
+    options = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"]}
+    found = page.evaluate("(options) => axe.run(document, options)", options)["violations"]
+    nodes = [(rule["id"], node) for rule in found for node in rule["nodes"]]
+    return [f"{rule}: {node['target']} {node['html'][:120]}" for rule, node in nodes]
+
+
+def test_axe_finds_no_violation_in_the_light_theme(served, axe):
+    page, _ = served
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert violations(page, axe) == []
+
+
+def test_axe_finds_no_violation_in_the_dark_theme(on_disk, axe):
+    page, _ = on_disk
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert violations(page, axe) == []
 
 
 WIDER_THAN_THE_SCREEN = """() => {
@@ -56,25 +94,24 @@ NOT_LOADED = """(images) =>
   images.filter((image) => !image.complete || image.naturalWidth === 0).map((image) => image.src)"""
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_on_a_narrow_screen_only_code_and_tables_scroll_sideways(reader, name):
-    with reader(name, width=390) as (page, _):
-        page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
-        assert page.evaluate(WIDER_THAN_THE_SCREEN) == []
+def test_on_a_narrow_screen_only_code_and_tables_scroll_sideways(served):
+    page, _ = served
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
+    assert page.evaluate(WIDER_THAN_THE_SCREEN) == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_formulas_and_pictures_show_without_scripts(reader, name):
-    with reader(name, scripts=False) as (page, _):
-        formulas = page.locator(".bd-article .katex-html").all()
-        for formula in [*formulas[:3], *formulas[-1:]]:
-            assert formula.bounding_box()["width"] > 3
-        if formulas:
-            family = "(node) => getComputedStyle(node).fontFamily"
-            assert "KaTeX" in page.locator(".bd-article .katex").first.evaluate(family)
-            spoken = page.locator(".bd-article .katex-mathml").first  # for screen readers only
-            assert spoken.bounding_box()["width"] <= 1
-        assert page.locator(".bd-article img").evaluate_all(NOT_LOADED) == []
+def test_formulas_and_pictures_show_without_scripts(without_scripts):
+    page, _ = without_scripts
+    formulas = page.locator(".bd-article .katex-html").all()
+    for formula in [*formulas[:3], *formulas[-1:]]:
+        assert formula.bounding_box()["width"] > 3
+    if formulas:
+        family = "(node) => getComputedStyle(node).fontFamily"
+        assert "KaTeX" in page.locator(".bd-article .katex").first.evaluate(family)
+        spoken = page.locator(".bd-article .katex-mathml").first  # for screen readers only
+        assert spoken.bounding_box()["width"] <= 1
+    assert page.locator(".bd-article img").evaluate_all(NOT_LOADED) == []
 
 
 @pytest.mark.parametrize("origin", ["http", "file"])
