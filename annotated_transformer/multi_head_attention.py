@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from .attention import attention_weights, fused_attention, scaled_dot_product_attention
 from .runtime import check_dropout, check_size
 
-# On a CPU the fused kernel is faster forward at any length. Forward and backward together it wins from about
-# this many keys on: below, its backward pass is no faster in float32 and several times slower in bfloat16.
+# Forward alone the fused kernel is hardly ever slower on a CPU. Forward and backward together it wins from
+# about this many keys on; below, its backward pass is no faster in float32, much slower in bfloat16.
 FUSED_FROM = 512
 
 
