@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -163,8 +164,10 @@ class DistributedTrainer(Trainer):
 
     def spread(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that a backward pass joins the gradients of all processes."""
-        # no buffer of this book's models changes, so none is sent at each step
-        return DistributedDataParallel(model, broadcast_buffers=False)
+        # no buffer of this book's models changes, so none is sent at each step; the option has two names
+        names = signature(DistributedDataParallel).parameters
+        option = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+        return DistributedDataParallel(model, **{option: False})
 
     def update(self, batches: Sequence[Batch]) -> None:
         """Make one update, with random numbers that no other step and no other process draws."""
