@@ -162,7 +162,7 @@ def save_apart(folder):
 
 def die(folder, how):
     """The second process dies, or falls silent, in the middle of the training."""
-    with process_group(timeout=8) as process:
+    with process_group(timeout=20) as process:
         trainer = trainer_of(DistributedTrainer, tiny_model())
 
         def after_step(trainer):
@@ -283,6 +283,7 @@ def test_only_the_first_process_writes_a_checkpoint(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["state-0.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_all_stop_with_an_error_when_one_is_gone(tmp_path, how):
     first, second = start(tmp_path, "die", how)
