@@ -308,6 +308,13 @@ def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
         FileNotFoundError: when there is no such file.
         ValueError: when it is truncated, of another task or of another vocabulary.
     """
+    if Path(path) == G2P_CHECKPOINT and not G2P_CHECKPOINT.exists():
+        train = "python -m annotated_transformer train g2p"
+        raise FileNotFoundError(
+            f"path ({path}) must be a checkpoint, got no such file. This copy comes without trained weights. "
+            f"`{train}` writes them to runs/g2p/g2p.safetensors, in about 80 minutes on one core; "
+            "pass that file with --checkpoint"
+        )
     weights, header = read_weights(path)
     if header.get("task") != "g2p":
         raise ValueError(f"path ({path}) must be a checkpoint of the task g2p, got {header.get('task')}")
