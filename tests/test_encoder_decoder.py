@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -404,6 +405,43 @@ def test_parts_need_not_know_about_caches():
     x, memory = inputs()
     layer = DecoderLayer(Average(), Average(), Times(0), plain(3))
     torch.testing.assert_close(Decoder([layer])(x, memory), layer(x, memory))
+
+
+class Growing:
+    """A cache that concatenates."""
+
+    def __init__(self):
+        self.keys, self.values = [], []
+
+    def update(self, key, value):
+        self.keys.append(key), self.values.append(value)
+        return torch.cat(self.keys, dim=2), torch.cat(self.values, dim=2)
+
+
+def caches_for(decoder, memory):
+    return [
+        SimpleNamespace(self_attention=Growing(), memory=layer.cross_attention.project(memory, memory))
+        for layer in decoder.layers
+    ]
+
+
+@orders
+def test_a_decoder_with_caches_gives_token_by_token_what_it_gives_at_once(norm_first):
+    x, memory = inputs()
+    decoder, keep = small_decoder(norm_first), KEEP[:, None, None]
+    caches = caches_for(decoder, memory)
+    steps = [decoder(x[:, t : t + 1], None, keep, caches=caches) for t in range(T)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), decoder(x, memory, keep, causal_mask(T)))
+
+
+def test_several_hypotheses_share_the_cached_memory_of_their_source():
+    decoder, n = small_decoder(), 2
+    torch.manual_seed(0)
+    x, memory = torch.randn(B * n, 1, D_MODEL), torch.randn(B, S, D_MODEL)
+    keep = KEEP[:, None, None]
+    got = decoder(x, None, keep, caches=caches_for(decoder, memory))
+    want = decoder(x, memory.repeat_interleave(n, dim=0), keep.repeat_interleave(n, dim=0))
+    torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("make", [small_encoder, small_decoder])
