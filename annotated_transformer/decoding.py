@@ -35,8 +35,10 @@ class KVCache:
     def __init__(self, max_len: int):
         check_size("max_len", max_len)
         self.max_len, self.length = max_len, 0
-        self._keys: Tensor | None = None
+        # positions come first in memory: what is filled is one block, quick to read and to reorder
+        self._keys: Tensor | None = None  # (max_len, B, H, D)
         self._values: Tensor | None = None
+        self._spare: list[Tensor] = []
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append the newest keys and values and return all of them."""
@@ -45,22 +47,27 @@ class KVCache:
             raise ValueError(f"cache length ({end}) must not exceed max_len ({self.max_len})")
         if self._keys is None:
             B, H, _, D = key.shape
-            self._keys = key.new_empty(B, H, self.max_len, D)
-            self._values = value.new_empty(B, H, self.max_len, value.size(-1))
-        self._keys[:, :, self.length : end] = key
-        self._values[:, :, self.length : end] = value
+            self._keys = key.new_empty(self.max_len, B, H, D)
+            self._values = value.new_empty(self.max_len, B, H, value.size(-1))
+        self._keys[self.length : end] = key.permute(2, 0, 1, 3)
+        self._values[self.length : end] = value.permute(2, 0, 1, 3)
         self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+        return self._keys[:end].permute(1, 2, 0, 3), self._values[:end].permute(1, 2, 0, 3)
 
+    @torch.no_grad()
     def reorder(self, rows: Tensor) -> None:
-        """Make row `i` continue what row `rows[i]` held; `rows` may repeat or drop some."""
+        """Make row `i` continue what row `rows[i]` held; `rows` may repeat or drop some.
+
+        What `update` returned before is then out of date: its memory is used again.
+        """
         if self._keys is None:
             return
-        for name in ("_keys", "_values"):
-            old = getattr(self, name)
-            new = old if len(rows) == len(old) else old.new_empty(len(rows), *old.shape[1:])
-            new[:, :, : self.length] = old[rows, :, : self.length]
-            setattr(self, name, new)
+        old = [self._keys, self._values]
+        if not self._spare or self._spare[0].size(1) != len(rows):
+            self._spare = [part.new_empty(self.max_len, len(rows), *part.shape[2:]) for part in old]
+        for part, new in zip(old, self._spare, strict=True):
+            torch.index_select(part[: self.length], 1, rows, out=new[: self.length])
+        (self._keys, self._values), self._spare = self._spare, old
 
 
 @dataclass

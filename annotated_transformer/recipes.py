@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from . import metrics
 from .data import cmudict
@@ -63,8 +64,21 @@ class ByteDropout(nn.Dropout):
         if dropped == 256:  # beyond what a byte can be compared with
             return x * 0.0
         draws = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-        kept = draws.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
+        # compared in place: bytes go through vector instructions, booleans one by one
+        kept = draws.view(torch.uint8)[: x.numel()].view(x.shape).ge_(dropped)
         return x * kept.to(x.dtype).mul_(256 / (256 - dropped))
+
+
+class CastingLayerNorm(nn.LayerNorm):
+    """Normalise like `nn.LayerNorm`; under autocast hand on the lower precision.
+
+    Autocast normalises in float32, and each of the projections that follow casts the result for itself. Here
+    it is cast once, which gives them the same numbers.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed, device = super().forward(x), x.device.type
+        return normed.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else normed
 
 
 @dataclass(frozen=True)
@@ -110,7 +124,9 @@ def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transform
         return MultiHeadAttention(d, recipe.num_heads)
 
     def feed_forward() -> PositionwiseFeedForward:
-        return PositionwiseFeedForward(d, recipe.d_ff, dropout=0.0)
+        part = PositionwiseFeedForward(d, recipe.d_ff, dropout=0.0)
+        part.activation = F.relu_  # in place: nothing needs the values before it again
+        return part
 
     def embedding(vocabulary: cmudict.Vocabulary) -> InputEmbedding:
         positions = PositionalEncoding(d, rate, max_len=LONGEST_WORD + 2)
@@ -138,6 +154,8 @@ def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transform
         for name, part in module.named_children():
             if type(part) is nn.Dropout:
                 setattr(module, name, ByteDropout(part.p))
+            elif type(part) is nn.LayerNorm:
+                setattr(module, name, CastingLayerNorm(d))
     return model
 
 
@@ -334,6 +352,7 @@ def pronounce(
     num_beams: int = 5,
     alpha: float = 0.0,
     batch: int = 256,
+    autocast: torch.dtype | None = None,
 ) -> list[tuple[str, ...]]:
     """Pronounce words, each as a tuple of phonemes.
 
@@ -343,6 +362,8 @@ def pronounce(
         num_beams: hypotheses kept by beam search; 1 for greedy search.
         alpha: exponent of the length in the score of a hypothesis.
         batch: the most words decoded together; they are of one length.
+        autocast: lower precision for the matrix products, as from `autocast_dtype`; None for float32, which
+            says the same on every machine.
 
     Raises:
         ValueError: when a word is empty, too long or has other characters; the message names them.
@@ -357,18 +378,21 @@ def pronounce(
     for group in (list(same) for _, same in groupby(order, key=lambda i: len(words[i]))):
         for rows in (group[begin : begin + batch] for begin in range(0, len(group), batch)):
             src = torch.tensor([[*letters.encode(words[i]), letters.eos_id] for i in rows])
-            for i, ids in zip(rows, _decode(model, src, num_beams, alpha), strict=True):
+            for i, ids in zip(rows, _decode(model, src, num_beams, alpha, autocast), strict=True):
                 spoken[i] = phonemes.decode(ids)
     return spoken
 
 
-def _decode(model: Transformer, src: Tensor, num_beams: int, alpha: float) -> Tensor:
+def _decode(
+    model: Transformer, src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
+) -> Tensor:
     """Write the phonemes of words of one length: (B, S) -> (B, T), on the CPU."""
     src = src.to(next(model.parameters()).device)
     longest = min(src.size(1) + 10, LONGEST_WORD + 1)  # few words have more phonemes than letters
     start = torch.full((len(src), 1), cmudict.Vocabulary.bos_id, device=src.device)
     ends = (cmudict.Vocabulary.eos_id, cmudict.Vocabulary.pad_id)
-    with evaluating(model):
+    lower = torch.autocast(src.device.type, autocast or torch.bfloat16, enabled=autocast is not None)
+    with evaluating(model), lower:
         step = TransformerStep(model, src, max_len=longest + 1)
         if num_beams == 1:
             return greedy_search(step, start, *ends, longest).cpu()
@@ -428,7 +452,7 @@ def evaluate_g2p(
 ) -> tuple[str, bool]:
     """Compare the model with g2p-en on the test words, and with the goals.
 
-    Progress goes to the standard error stream.
+    It decodes in bfloat16 where the processor multiplies it, 256 words of one length at a time. Progress goes to the standard error stream.
 
     Args:
         model: what is evaluated; the shipped one where it is None.
@@ -448,11 +472,12 @@ def evaluate_g2p(
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     words = spread(list(split.test), count or len(split.test))
     model, peer = model or load_g2p(), G2pEn.from_carrier()
+    autocast = autocast_dtype(next(model.parameters()).device)
     ours: dict[str, tuple[str, ...]] = {}
     theirs: dict[str, tuple[str, ...]] = {}
     for begin in range(0, len(words), 2048):
         part = words[begin : begin + 2048]
-        ours.update(zip(part, pronounce(part, model, num_beams), strict=True))
+        ours.update(zip(part, pronounce(part, model, num_beams, 0.0, 256, autocast), strict=True))
         theirs.update(zip(part, peer.pronounce(part), strict=True))
         print(f"{len(ours):,} of {len(words):,} words pronounced", file=sys.stderr, flush=True)
     scores = [_scores_of(words, spoken, split.test) for spoken in (ours, theirs)]
