@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from built_book import ROOT
+from built_book import ROOT, pages
 
 BOOK = ROOT / "book"
 SOURCES = sorted([*BOOK.glob("*.md"), *BOOK.glob("*.ipynb")])
@@ -56,6 +56,13 @@ def test_relative_links_lead_to_files_and_headings(path):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             wrong.append(link)
     assert not wrong
+
+
+def test_the_map_on_the_front_page_lists_every_chapter_in_order():
+    text = (BOOK / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[[^\]]+\]\((\w+)\.ipynb\) \|", text, re.MULTILINE)
+    names = [Path(page).stem for page in pages()]
+    assert rows == [name for name in names if (BOOK / f"{name}.ipynb").exists()]
 
 
 def test_papers_have_one_entry_each():
