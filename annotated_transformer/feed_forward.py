@@ -26,7 +26,7 @@ class PositionwiseFeedForward(nn.Module):
     Args:
         d_model: width of input and output.
         d_ff: width in the middle, usually four times `d_model`.
-        dropout: probability of zeroing a middle entry while training. Common practice; the paper has none here.
+        dropout: probability of zeroing a middle entry while training. The paper has no dropout here.
         activation: name of the bend, one of `ACTIVATIONS`.
 
     Shape:

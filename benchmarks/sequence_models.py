@@ -3,8 +3,8 @@
     python benchmarks/sequence_models.py            prints a table
     python benchmarks/sequence_models.py --save     also writes it, for the chapter `sequence_models`
 
-The layers alternate, each is run several times, and the least time counts. Memory is what a forward pass keeps
-for the backward pass, by the sizes of the tensors that autograd saves.
+The layers alternate, each is run several times, and the least time counts. Memory is what a forward pass
+keeps for the backward pass, by the sizes of the tensors that autograd saves.
 """
 
 from __future__ import annotations
