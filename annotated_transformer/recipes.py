@@ -452,7 +452,7 @@ def evaluate_g2p(
 ) -> tuple[str, bool]:
     """Compare the model with g2p-en on the test words, and with the goals.
 
-    It decodes in bfloat16 where the processor multiplies it, 256 words of one length at a time. Progress goes to the standard error stream.
+    It decodes in bfloat16 where the processor multiplies it. Progress goes to the standard error stream.
 
     Args:
         model: what is evaluated; the shipped one where it is None.
