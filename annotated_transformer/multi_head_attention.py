@@ -118,7 +118,7 @@ class MultiHeadAttention(nn.Module):
         """Attend from `query` (B, T, d_model) to projected keys and values (B, H, S, D)."""
         queries = self._queries(query, mask)
         dropout = self.dropout if self.training else 0.0
-        if _fused_is_faster(queries, keys, dropout):
+        if fused_is_faster(queries, keys, dropout):
             output = fused_attention(queries, keys, values, mask, dropout)
         else:
             output, _ = scaled_dot_product_attention(queries, keys, values, mask, dropout)
@@ -163,7 +163,8 @@ class MultiHeadAttention(nn.Module):
         return ours.to(module.out_proj.weight).train(module.training)
 
 
-def _fused_is_faster(queries: Tensor, keys: Tensor, dropout: float) -> bool:
+def fused_is_faster(queries: Tensor, keys: Tensor, dropout: float) -> bool:
+    """Say whether the fused kernel should compute this attention, by where and how long it is."""
     if queries.device.type != "cpu":
         return True
     # the CPU's kernel has no dropout
