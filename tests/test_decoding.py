@@ -292,3 +292,14 @@ def test_greedy_drops_rows_that_have_ended():
     out = greedy_search(step, torch.tensor([[3], [6], [5]]), EOS, PAD, 6)
     assert out.tolist() == [[3, 4, 5, 1], [6, 1, 0, 0], [5, 1, 0, 0]]
     assert step.rows == [3, 1, 1] and step.reordered == [0]
+
+
+def test_reordering_twice_still_continues_the_right_rows():
+    cache, x = KVCache(6), torch.randn(4, 2, 6, 3)
+    cache.update(x[:, :, :2], -x[:, :, :2])
+    cache.reorder(torch.tensor([3, 1, 2]))
+    cache.reorder(torch.tensor([2, 0, 0, 1, 1]))  # more rows again than there were
+    rows = [2, 3, 3, 1, 1]
+    keys, values = cache.update(x[rows][:, :, 2:], -x[rows][:, :, 2:])
+    torch.testing.assert_close(keys, x[rows])
+    torch.testing.assert_close(values, -x[rows])

@@ -389,3 +389,12 @@ def test_evaluating_some_words_only(small_world):
     assert evaluate_g2p(g2p_model(TINY), num_beams=1, count=5)[0].startswith("5 test words")
     with pytest.raises(ValueError, match=r"count \(0\) must be at least 1"):
         evaluate_g2p(g2p_model(TINY), count=0)
+
+
+def test_the_casting_norm_gives_the_numbers_of_layer_norm_and_the_lower_precision_under_autocast():
+    norm, plain, x = recipes.CastingLayerNorm(8), torch.nn.LayerNorm(8), torch.randn(3, 5, 8)
+    plain.load_state_dict(norm.state_dict())
+    torch.testing.assert_close(norm(x), plain(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(x).dtype == torch.bfloat16
+        torch.testing.assert_close(norm(x), plain(x).bfloat16())
