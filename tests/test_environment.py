@@ -81,7 +81,8 @@ def test_the_pin_satisfies_what_the_package_asks_for(requirement):
 
 def test_whatever_is_imported_is_pinned():
     local = {"annotated_transformer", "tools", "tests", "conftest"}
-    local |= {path.stem for pattern in ("book/_ext/*.py", "tests/**/*.py") for path in ROOT.glob(pattern)}
+    patterns = ("benchmarks/*.py", "book/_ext/*.py", "tests/**/*.py")
+    local |= {path.stem for pattern in patterns for path in ROOT.glob(pattern)}
     known, pinned = packages_distributions(), set(pins("requirements.txt"))
     loose = {
         f"{file} imports {name}"
