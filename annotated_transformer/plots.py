@@ -413,8 +413,8 @@ def curves(
             raise ValueError(f"series[{name!r}] {y.shape} must have the shape of x, got x {at.shape}")
         color = role_color(roles[number])
         ax.plot(at, y, color=color, linestyle=LINE_STYLES[number % len(LINE_STYLES)], linewidth=1.8)
-        ends.append((name, y[-1], color))
-    write_ends(ax, at[-1], ends)
+        ends.append((name, y[at.argmax()], color))
+    write_ends(ax, at.max(), ends)
     return ax
 
 
@@ -666,10 +666,14 @@ def contrast(one: Sequence[float], other: Sequence[float]) -> float:
 def write_ends(ax: Axes, x: float, ends: Sequence[tuple[str, float, str]]) -> None:
     """Write names beside the right ends of lines, moved apart where they would touch."""
     ax.get_ylim()  # settles the limits, which matplotlib puts off
+    ends = sorted(ends, key=lambda end: end[1])
+    wanted = [ax.transData.transform((x, y))[1] for _, y, _ in ends]
     gap = 13 * DPI / 72  # dots: the height of a line of text
-    placed = -numpy.inf
-    for name, y, color in sorted(ends, key=lambda end: end[1]):
-        wanted = ax.transData.transform((x, y))[1]
-        placed = max(wanted, placed + gap)
-        shift = (placed - wanted) * 72 / DPI
-        ax.annotate(name, (x, y), (5, shift), textcoords="offset points", color=color, size=9, va="center")
+    placed = list(wanted)
+    for _ in range(100):  # neighbours push each other until all have room
+        for low, high in zip(range(len(ends)), range(1, len(ends)), strict=False):
+            push = max(0.0, gap - (placed[high] - placed[low])) / 2
+            placed[low], placed[high] = placed[low] - push, placed[high] + push
+    for (name, y, color), start, end in zip(ends, wanted, placed, strict=True):
+        shift = (5, (end - start) * 72 / DPI)
+        ax.annotate(name, (x, y), shift, textcoords="offset points", color=color, size=9, va="center")

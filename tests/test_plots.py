@@ -194,12 +194,20 @@ def test_lines_carry_their_names_in_their_colors():
     assert ax.get_legend() is None
 
 
+@pytest.mark.parametrize("x", [[1, 2, 3], [3, 2, 1]])
+def test_names_stand_at_the_right_ends(x):
+    ax = plots.curves(x, {"a": x, "b": [5, 5, 5]})
+    assert {text.get_text(): text.xy for text in ax.texts} == {"a": (3, 3), "b": (3, 5)}
+
+
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_names_of_close_lines_do_not_touch(scale):
     ax = plots.curves([1, 2], {"a": [1, 5.0], "b": [1, 5.01], "c": [2, 5.02]}, yscale=scale)
     ax.figure.draw_without_rendering()
     boxes = sorted((text.get_window_extent() for text in ax.texts), key=lambda box: box.y0)
     assert all(low.y1 <= high.y0 for low, high in zip(boxes, boxes[1:], strict=False))
+    lines = [ax.transData.transform((2, y))[1] for y in (5.0, 5.02)]
+    assert abs(boxes[1].y0 + boxes[1].y1 - sum(lines)) < 12  # the middle name stays beside the lines
 
 
 def test_tokens_stand_in_a_row():
