@@ -137,6 +137,10 @@ def reader(contexts, origins):
             if message.type == "error":
                 seen.errors.append(message.text)
 
+        def note_failure(request) -> None:
+            if request.failure != "net::ERR_ABORTED":  # the reader went on to the next page
+                seen.failed.append(request.url)
+
         def note_answer(answer) -> None:
             if answer.status >= 400:
                 seen.failed.append(answer.url)
@@ -144,7 +148,7 @@ def reader(contexts, origins):
         page.on("request", note_request)
         page.on("console", note_message)
         page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on("requestfailed", lambda request: seen.failed.append(request.url))
+        page.on("requestfailed", note_failure)
         page.on("response", note_answer)
         try:
             page.goto(base + name)

@@ -6,8 +6,10 @@ import json
 import re
 
 import pytest
+import torch
 from built_book import pages
 
+from annotated_transformer import scaled_dot_product_attention
 from annotated_transformer.plots import DARK_FILTER
 
 pytestmark = pytest.mark.browser
@@ -172,9 +174,6 @@ def test_text_is_about_70_characters_wide(reader):
 
 
 def test_the_figure_on_the_front_page_computes_what_the_package_computes(reader):
-    torch = pytest.importorskip("torch")
-    from annotated_transformer import scaled_dot_product_attention
-
     with reader("book/index.html", "file") as (page, seen):
         figure = page.locator("#front-figure")
         given = json.loads(figure.locator("script[type='application/json']").text_content())
