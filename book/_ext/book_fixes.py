@@ -76,6 +76,13 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
     context["script_files"] = [script for script in context.get("script_files", []) if keep(script)]
 
 
+def let_keys_scroll_tables(app, pagename, templatename, context, doctree) -> None:
+    """Let the keyboard reach a table that is wider than its screen, as the theme does for code."""
+    table = re.compile(r'(<div class="pst-scrollable-table-container")>(?=<table (?![^>]*at-head))')
+    if context.get("body"):
+        context["body"] = table.sub(r'\1 tabindex="0">', context["body"])
+
+
 def add_filters(app) -> None:
     """Offer the templates what mends the theme's HTML.
 
@@ -158,6 +165,7 @@ def setup(app) -> dict:
     app.connect("builder-inited", add_filters)
     app.connect("autodoc-process-docstring", link_chapters)
     app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("html-page-context", let_keys_scroll_tables)
     app.connect("doctree-read", mark_head)
     app.connect("doctree-read", translate_captions, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True, "version": "1"}

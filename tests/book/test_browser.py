@@ -29,8 +29,8 @@ def served(request, reader):
 
 @pytest.fixture(scope="module", params=[*PAGES, "search.html", "genindex.html"])
 def on_disk(request, reader):
-    """A page from the disk, in the dark theme."""
-    with reader(request.param, "file", theme="dark") as opened:
+    """A page from the disk, in the dark theme, on a narrow screen."""
+    with reader(request.param, "file", theme="dark", width=390) as opened:
         yield opened
 
 
@@ -78,13 +78,13 @@ def violations(page, axe: str) -> list[str]:
     return [f"{rule}: {node['target']} {node['html'][:120]}" for rule, node in nodes]
 
 
-def test_axe_finds_no_violation_in_the_light_theme(served, axe):
+def test_axe_finds_no_violation_in_the_light_theme_on_a_wide_screen(served, axe):
     page, _ = served
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     assert violations(page, axe) == []
 
 
-def test_axe_finds_no_violation_in_the_dark_theme(on_disk, axe):
+def test_axe_finds_no_violation_in_the_dark_theme_on_a_narrow_screen(on_disk, axe):
     page, _ = on_disk
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert violations(page, axe) == []
@@ -107,9 +107,8 @@ NOT_LOADED = """(images) =>
   images.filter((image) => !image.complete || image.naturalWidth === 0).map((image) => image.src)"""
 
 
-def test_on_a_narrow_screen_only_code_and_tables_scroll_sideways(served):
-    page, _ = served
-    page.set_viewport_size({"width": 390, "height": 900})
+def test_on_a_narrow_screen_only_code_and_tables_scroll_sideways(on_disk):
+    page, _ = on_disk
     page.evaluate(UNFOLD)
     assert page.evaluate(WIDER_THAN_THE_SCREEN) == []
 
