@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .decoding import check_search
 from .gpt import GPT
-from .runtime import check_size
+from .runtime import check_size, evaluating
 
 FLOAT32 = torch.finfo(torch.float32)
 
@@ -314,7 +314,7 @@ def generate(
 ) -> Tensor:
     """Continue each prompt and return it with what was drawn.
 
-    The model is in eval mode for the call and back in its own mode afterwards.
+    The model is in eval mode for the call; afterwards each part is back in its own mode.
 
     Args:
         model: the GPT.
@@ -328,13 +328,9 @@ def generate(
         - ids, keep (B, T)
         - output (B, T + n), with n up to `max_new_tokens`
     """
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         step = GPTStep(model, keep, beyond, use_cache, prefill)
         drawn = list(stream(step, ids, max_new_tokens, **sampling))
-    finally:
-        model.train(training)
     return torch.cat([ids, *(column[:, None] for column in drawn)], dim=1)
 
 

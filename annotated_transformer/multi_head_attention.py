@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import attention_weights, fused_attention, scaled_dot_product_attention
-from .runtime import check_dropout, check_size
+from .runtime import check_dropout, check_size, evaluating
 
 # Forward alone the fused kernel is hardly ever slower on a CPU. Forward and backward together it wins from
 # about this many keys on; below, its backward pass is no faster in float32, much slower in bfloat16.
@@ -193,7 +193,6 @@ def attention_maps(model: nn.Module, *inputs: Tensor, **named: Tensor) -> dict[s
     if not layers:
         raise ValueError(f"model ({type(model).__name__}) must contain MultiHeadAttention, got none")
     maps: dict[str, Tensor] = {}
-    modes = {part: part.training for part in model.modules()}
 
     def recorder(name: str):
         def record(layer: MultiHeadAttention, args: tuple, kwargs: dict, output: Tensor) -> None:
@@ -206,12 +205,9 @@ def attention_maps(model: nn.Module, *inputs: Tensor, **named: Tensor) -> dict[s
 
     hooks = [part.register_forward_hook(recorder(name), with_kwargs=True) for name, part in layers.items()]
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model):
             model(*inputs, **named)
     finally:
         for hook in hooks:
             hook.remove()
-        for part, training in modes.items():
-            part.training = training
     return maps

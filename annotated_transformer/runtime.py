@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 
 def seed_everything(seed: int) -> None:
@@ -58,3 +61,16 @@ def check_dropout(dropout: float) -> None:
         raise TypeError(f"dropout ({dropout!r}) must be a number from 0 to 1, got {type(dropout).__name__}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout ({dropout}) must be from 0 to 1")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch every part of the model to eval mode and gradients off; afterwards each part is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

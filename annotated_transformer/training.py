@@ -10,8 +10,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 
 from .attention import padding_mask
 from .embeddings import check_ids
-from .runtime import check_size
+from .runtime import check_size, evaluating
 
 Batch = tuple[Tensor, ...]
 Loss = Callable[[nn.Module, Batch], tuple[Tensor, int]]
@@ -355,19 +354,6 @@ def accumulate_gradients(
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     torch._foreach_div_(gradients, max(tokens, 1))
     return total / max(tokens, 1), tokens
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch every part of the model to eval mode and gradients off; afterwards each part is as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def evaluate(model: nn.Module, batches: Iterable[Batch], loss: Loss) -> float:

@@ -270,6 +270,16 @@ def test_generation_restores_the_mode_also_after_an_error(model):
         model.eval()
 
 
+def test_generation_leaves_a_frozen_part_frozen(model):
+    model.train()
+    model.dropout.eval()
+    try:
+        generate(model, rows([3]), 2)
+        assert model.training and not model.dropout.training
+    finally:
+        model.eval()
+
+
 def test_bad_prompts_and_counts_are_refused(model):
     with pytest.raises(ValueError, match=r"at least one token, got \(1, 0\)"):
         generate(model, torch.zeros(1, 0, dtype=torch.long), 3)
