@@ -111,9 +111,9 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
     check_mask(mask, scores.shape)
     # softmax of a row without any allowed key would be NaN: open such a row, then make it zero
     blind = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
-    # -inf loses to every allowed score, however low
-    weights = scores.masked_fill(~(mask | blind), float("-inf")).softmax(dim=-1)
-    return weights.masked_fill(blind, 0.0)
+    # -inf loses to every allowed score, however low; the scores are ours, so they are filled in place
+    weights = scores.masked_fill_(~(mask | blind), float("-inf")).softmax(dim=-1)
+    return weights.masked_fill(blind, 0.0) if _some(blind) else weights
 
 
 def scaled_dot_product_attention(
@@ -170,7 +170,12 @@ def fused_attention(
     # kernels disagree about a row without any allowed key: open it, then make its output zero
     blind = ~mask.any(dim=-1, keepdim=True)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | blind, dropout_p=dropout)
-    return output.masked_fill(blind, 0.0)
+    return output.masked_fill(blind, 0.0) if _some(blind) else output
+
+
+def _some(rows: Tensor) -> bool:
+    """Say whether any is True; where the numbers cannot be asked for, assume so."""
+    return torch.compiler.is_compiling() or rows.is_meta or bool(rows.any())
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> None:
