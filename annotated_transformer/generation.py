@@ -173,6 +173,24 @@ def sample(
     return drawn[:, 0].to(logits.device)
 
 
+def check_keep(keep: Tensor) -> None:
+    """Raise unless `keep` marks prompts of at least one real token, padded on the left.
+
+    Shape:
+        - keep (B, T), boolean, True = real token
+
+    Raises:
+        TypeError: when it is not boolean.
+        ValueError: when a row has padding after a real token, or no real token.
+    """
+    if keep.dtype != torch.bool:
+        raise TypeError(f"keep must be a boolean tensor (True = real token), got {keep.dtype}")
+    if bool((keep[:, :-1] & ~keep[:, 1:]).any()):
+        raise ValueError("keep must have its padding on the left, got a real token before padding")
+    if not bool(keep.any(dim=1).all()):
+        raise ValueError("keep must leave a real token in each row, got a row of padding")
+
+
 class GPTStep:
     """The step function of a GPT: keeps keys and values, so each call computes only what is new.
 
@@ -191,8 +209,9 @@ class GPTStep:
         - keep (B, T of the first call), boolean
 
     Raises:
-        ValueError: when an argument is out of its range, `keep` has padding on the right, or the context is
-            full and `beyond` is "error".
+        TypeError: when `keep` is not boolean.
+        ValueError: when an argument is out of its range, `keep` has another shape than the prompt, padding on
+            the right or a row of nothing else, or the context is full and `beyond` is "error".
     """
 
     def __init__(
@@ -207,8 +226,8 @@ class GPTStep:
             raise ValueError(f"beyond ({beyond!r}) must be 'error' or 'slide'")
         if prefill is not None:
             check_size("prefill", prefill)
-        if keep is not None and bool((keep[:, :-1] & ~keep[:, 1:]).any()):
-            raise ValueError("keep must have its padding on the left, got a real token before padding")
+        if keep is not None:
+            check_keep(keep)
         self.model, self.keep, self.beyond, self.prefill = model, keep, beyond, prefill
         self.start = 0  # where the window begins
         self.cache = model.new_cache() if use_cache else None
@@ -246,12 +265,13 @@ class GPTStep:
     def _keep(self, ids: Tensor) -> Tensor | None:
         if self.keep is None:
             return None
+        if len(self.keep) != len(ids) or self.keep.size(1) > ids.size(1):
+            raise ValueError(f"keep (shape {tuple(self.keep.shape)}) must be {tuple(ids.shape)}, as ids say")
         new = self.keep.new_ones(len(ids), ids.size(1) - self.keep.size(1))
         self.keep = torch.cat([self.keep, new], dim=1)
         return self.keep[:, self.start :]
 
 
-@torch.no_grad()
 def stream(
     step,
     ids: Tensor,
@@ -264,11 +284,12 @@ def stream(
     stop_ids: Sequence[int] = (),
     pad_id: int = 0,
     generator: torch.Generator | None = None,
+    keep: Tensor | None = None,
 ) -> Iterator[Tensor]:
     """Yield the next token of each row as soon as it is drawn.
 
     A row that has drawn a stop token continues with `pad_id`; the stream ends when every row has, or after
-    `max_new_tokens`.
+    `max_new_tokens`. What is impossible is refused by the call itself, before the first token.
 
     Args:
         step: takes all ids so far (B, T) and returns logits (B, V), such as a `GPTStep`.
@@ -279,27 +300,36 @@ def stream(
         stop_ids: tokens that end a row.
         pad_id: what follows a stop token.
         generator: source of randomness, on the CPU.
+        keep: real tokens of the prompts; the penalty overlooks the others.
 
     Shape:
-        - ids (B, T)
+        - ids, keep (B, T)
         - each item (B,)
 
     Raises:
         ValueError: when an argument is out of its range or a prompt is empty.
     """
     check_search(ids, max_new_tokens)
-    stops = torch.tensor(list(stop_ids), dtype=ids.dtype, device=ids.device)
-    ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    for _ in range(max_new_tokens):
-        if ended.all():
-            return
-        logits = step(ids)
-        if penalty != 1.0:
-            logits = repetition_penalty(logits, ids, penalty)
-        drawn = sample(logits, temperature, top_k, top_p, min_p, generator).masked_fill(ended, pad_id)
-        ended |= torch.isin(drawn, stops)
-        ids = torch.cat([ids, drawn[:, None]], dim=1)
-        yield drawn
+    # one certain token tries the settings out
+    logits = repetition_penalty(torch.zeros(1, 1), torch.zeros(1, 1, dtype=torch.long), penalty)
+    next_token_probabilities(logits, temperature, top_k, top_p, min_p)
+
+    @torch.no_grad()
+    def draw(ids: Tensor, said: Tensor) -> Iterator[Tensor]:
+        stops = torch.tensor(list(stop_ids), dtype=ids.dtype, device=ids.device)
+        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        for _ in range(max_new_tokens):
+            if ended.all():
+                return
+            logits = step(ids)
+            if penalty != 1.0:
+                logits = repetition_penalty(logits, said, penalty)
+            drawn = sample(logits, temperature, top_k, top_p, min_p, generator).masked_fill(ended, pad_id)
+            ended |= torch.isin(drawn, stops)
+            ids, said = (torch.cat([past, drawn[:, None]], dim=1) for past in (ids, said))
+            yield drawn
+
+    return draw(ids, ids if keep is None else torch.where(keep, ids, ids[:, -1:]))
 
 
 def generate(
@@ -327,10 +357,16 @@ def generate(
     Shape:
         - ids, keep (B, T)
         - output (B, T + n), with n up to `max_new_tokens`
+
+    Raises:
+        TypeError: when `keep` is not boolean.
+        ValueError: as in `GPTStep` and `stream`.
     """
+    if keep is not None and keep.shape != ids.shape:
+        raise ValueError(f"keep (shape {tuple(keep.shape)}) must be {tuple(ids.shape)}, as ids say")
     with evaluating(model):
         step = GPTStep(model, keep, beyond, use_cache, prefill)
-        drawn = list(stream(step, ids, max_new_tokens, **sampling))
+        drawn = list(stream(step, ids, max_new_tokens, keep=keep, **sampling))
     return torch.cat([ids, *(column[:, None] for column in drawn)], dim=1)
 
 

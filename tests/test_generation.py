@@ -258,6 +258,15 @@ def test_repetition_penalty_reaches_the_stream():
         list(stream(step, rows([0]), 3, penalty=0.0))
 
 
+def test_padding_is_no_text_that_the_penalty_could_hold_against_a_token(model):
+    padded, keep = rows([7, 7, 3, 1, 4]), rows([0, 0, 1, 1, 1]).bool()
+    draw = {"max_new_tokens": 3, "temperature": 0, "penalty": 5.0}
+    alone = generate(model, rows([3, 1, 4]), **draw)
+    for pad in range(11):  # whatever token the padding is made of
+        padded[:, :2] = pad
+        assert torch.equal(generate(model, padded, keep=keep, **draw)[0, 2:], alone[0])
+
+
 def test_generation_restores_the_mode_also_after_an_error(model):
     model.train()
     try:
@@ -292,6 +301,39 @@ def test_bad_prompts_and_counts_are_refused(model):
     with pytest.raises(ValueError, match=r"prefill \(0\) must be at least 1"):
         generate(model, rows([3]), 1, prefill=0)
     assert torch.equal(generate(model, rows([3]), 0), rows([3]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_new_tokens": -1}, r"max_new_tokens \(-1\) must be at least 0"),
+        ({"temperature": math.nan}, r"temperature \(nan\) must be 0 or above and finite"),
+        ({"top_k": 0}, r"top_k \(0\) must be at least 1"),
+        ({"top_p": 0.0}, r"top_p \(0.0\) must be above 0 and at most 1"),
+        ({"min_p": 2.0}, r"min_p \(2.0\) must be from 0 to 1"),
+        ({"penalty": 0.0}, r"repetition_penalty \(0.0\) must be above 0"),
+    ],
+)
+def test_a_stream_refuses_the_impossible_before_its_first_token(arguments, message):
+    def step(ids):
+        raise AssertionError("nothing may be computed")
+
+    with pytest.raises(ValueError, match=message):
+        stream(step, rows([1]), **{"max_new_tokens": 0, **arguments})
+
+
+def test_masks_that_fit_no_prompt_are_refused(model):
+    ids = rows([3, 1, 4], [2, 7, 1])
+    with pytest.raises(TypeError, match=r"keep must be a boolean tensor .* got torch.int64"):
+        generate(model, ids, 1, keep=torch.ones_like(ids))
+    for shape in [(2, 2), (2, 4), (3, 3)]:
+        with pytest.raises(ValueError, match=rf"keep \(shape \({shape[0]}, {shape[1]}\)\) must be \(2, 3\)"):
+            generate(model, ids, 1, keep=torch.ones(shape, dtype=torch.bool))
+    for shape in [(2, 4), (3, 3)]:
+        with pytest.raises(ValueError, match=r"keep .* must be \(2, 3\), as ids say"):
+            GPTStep(model, torch.ones(shape, dtype=torch.bool))(ids)
+    with pytest.raises(ValueError, match="keep must leave a real token in each row, got a row of padding"):
+        generate(model, ids, 1, keep=rows([0, 0, 1], [0, 0, 0]).bool())
 
 
 def test_searches_of_the_decoding_module_take_a_gpt_step(model):
