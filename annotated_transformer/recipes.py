@@ -2,17 +2,19 @@
 
 A recipe is a frozen set of numbers and the functions that turn it into a model, batches and a training run.
 `python -m annotated_transformer train NAME` runs it; the card beside each checkpoint repeats it.
+
+First comes what all recipes share, then the recipe of the pronunciation model.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,10 +46,48 @@ from .training import (
 )
 from .transformer import Generator, InputEmbedding, Transformer
 
-G2P_CHECKPOINT = Path(__file__).parent / "checkpoints" / "g2p.safetensors"
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+G2P_CHECKPOINT = CHECKPOINTS / "g2p.safetensors"
 LONGEST_WORD = 48  # letters; the longest in the dictionary has 28
 
 Pairs = list[tuple[list[int], list[int]]]
+Model = TypeVar("Model", bound=nn.Module)
+
+
+# --- what all recipes share -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every recipe says of its training run; a subclass gives the defaults and adds the model's numbers.
+
+    Args:
+        steps: updates in all.
+        snapshots: weights averaged at the end.
+        snapshot_every: updates between two of them.
+        seed: of everything random.
+    """
+
+    task: ClassVar[str]  # names the recipe on the command line, its files and what they hold
+    minutes: ClassVar[int]  # what the run takes on one core, about
+
+    steps: int
+    snapshots: int
+    snapshot_every: int
+    seed: int
+
+    def header(self) -> dict[str, str]:
+        """Write the recipe down as a checkpoint's header does: text by name."""
+        return {"format": "pt", "task": self.task} | {name: str(v) for name, v in asdict(self).items()}
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, str]) -> Recipe:
+        """Read a recipe from a checkpoint's header; what that does not say is as in the shipped recipe."""
+        kinds = {field.name: type(field.default) for field in fields(cls)}
+        given = {name: kind for name, kind in kinds.items() if name in header}
+        return cls(
+            **{n: header[n] == "True" if kind is bool else kind(header[n]) for n, kind in given.items()}
+        )
 
 
 class ByteDropout(nn.Dropout):
@@ -81,8 +121,202 @@ class CastingLayerNorm(nn.LayerNorm):
         return normed.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else normed
 
 
+def use_byte_dropout(model: Model) -> Model:
+    """Replace each plain dropout and layer norm of a model by the two above, and return the model."""
+    for module in model.modules():
+        for name, part in module.named_children():
+            if type(part) is nn.Dropout:
+                setattr(module, name, ByteDropout(part.p))
+            elif type(part) is nn.LayerNorm:
+                norm = CastingLayerNorm(part.normalized_shape, part.eps)
+                norm.load_state_dict(part.state_dict())
+                setattr(module, name, norm)
+    return model
+
+
+def train_recipe(
+    trainer: Trainer,
+    folder: str | os.PathLike,
+    recipe: Recipe,
+    check: Callable[[nn.Module], str],
+    steps: int | None = None,
+    resume: bool = False,
+    save_every: int = 250,
+    check_every: int = 1000,
+    process: Process | None = None,
+) -> Path:
+    """Run a recipe's training and write its averaged weights to `<folder>/<task>.safetensors`.
+
+    Progress and the checks go to the standard error stream. The training state is saved to
+    `<folder>/state.pt`. Several processes train together; the first of them reports and writes.
+
+    Args:
+        trainer: makes the updates; at its beginning.
+        folder: where everything is written.
+        recipe: what is trained.
+        check: says in a few words how good a model is; draws no random numbers.
+        steps: stop after so many updates in all; the schedule stays that of the recipe.
+        resume: continue from the folder's training state.
+        save_every: updates between two savings of the training state.
+        check_every: updates between two checks.
+        process: which process this is, from `process_group`; the only one where it is None.
+
+    Raises:
+        FileExistsError: when the folder holds a training state that is not to be resumed.
+        FileNotFoundError: when there is nothing to resume.
+        ValueError: when `steps` is below 1 or above the recipe's, or the training state does not fit.
+    """
+    process = process or Process()
+    folder = Path(folder)
+    state = folder / "state.pt"
+    last = recipe.steps if steps is None else steps
+    if not 1 <= last <= recipe.steps:
+        raise ValueError(f"steps ({steps}) must be from 1 to the recipe's {recipe.steps}")
+    if not resume and (state.exists() or previous(state).exists()):
+        raise FileExistsError(f"folder ({folder}) must hold no training state, unless it is to be resumed")
+    if process.world_size > 1:
+        trainer = DistributedTrainer.of(trainer, recipe.seed)
+    first = process.rank == 0
+    if resume:
+        trainer.load(state)
+        if trainer.step > last:
+            raise ValueError(f"steps ({last}) must be at least {trainer.step}, the updates already made")
+    progress = Progress(last)
+    counts = [last - i * recipe.snapshot_every for i in range(recipe.snapshots)]
+    snapshots = {count: folder / f"weights-{count:06}.safetensors" for count in counts if count > 0}
+
+    def after_step(trainer: Trainer) -> None:
+        if trainer.step % save_every == 0 or trainer.step == last:
+            trainer.save(state)
+        if not first:
+            return
+        progress(trainer)
+        if trainer.step in snapshots:
+            save_weights(trainer.model, snapshots[trainer.step], recipe)
+        if trainer.step % check_every == 0:
+            print(f"step {trainer.step:,}: {check(trainer.model)}", file=sys.stderr, flush=True)
+
+    trainer.run(last - trainer.step, after_step)
+    path = folder / f"{recipe.task}.safetensors"
+    if not first:
+        return path
+    written = [read_weights(path)[0] for path in snapshots.values() if path.exists()]
+    if written:
+        load_weights(trainer.model, average_weights(written))
+    save_weights(trainer.model, path, recipe, torch.bfloat16)
+    return path
+
+
+def save_weights(
+    model: nn.Module, path: str | os.PathLike, recipe: Recipe, dtype: torch.dtype | None = None
+) -> None:
+    """Write weights as safetensors with the recipe in the header, complete or not at all.
+
+    A matrix that serves in two places is written once, under its first name.
+
+    Raises:
+        OSError: when the file cannot be written.
+    """
+    from safetensors.torch import save
+
+    twice = second_names(model)
+    weights = {
+        name: weight.to("cpu", dtype).contiguous()
+        for name, weight in model.state_dict().items()
+        if name not in twice
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".writing")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(save(weights, recipe.header()))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"path ({path}) must be writable, with room for the weights: {error}") from error
+
+
+def read_weights(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read weights and header of a safetensors file.
+
+    Raises:
+        FileNotFoundError: when there is none.
+        ValueError: when the file is truncated or of another kind.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise FileNotFoundError(f"path ({path}) must be a checkpoint, got no such file") from None
+    except SafetensorError as error:
+        raise ValueError(f"path ({path}) must be a complete safetensors file: {error}") from error
+
+
+def second_names(model: nn.Module) -> dict[str, str]:
+    """Map each further name of a weight that has several, such as a tied output matrix, to its first one."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(w), name) for name, w in model.state_dict(keep_vars=True).items()}
+    return {name: other for name, other in names.items() if name != other}
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights as `save_weights` writes them into a model.
+
+    Raises:
+        RuntimeError: when names or shapes do not fit.
+    """
+    twice = {name: weights[other] for name, other in second_names(model).items() if other in weights}
+    model.load_state_dict({**weights, **twice})
+
+
+def load_model(path: str | os.PathLike, kind: type[Recipe], build: Callable[[Recipe], Model]) -> Model:
+    """Load a trained model, in float32 and in eval mode.
+
+    Args:
+        path: a checkpoint.
+        kind: the class of the recipe that it was trained by.
+        build: assembles the model of a recipe.
+
+    Raises:
+        FileNotFoundError: when there is no such file; the message says how to train one.
+        ValueError: when it is truncated, of another task or does not fit its own header.
+    """
+    task = kind.task
+    try:
+        weights, header = read_weights(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}. `python -m annotated_transformer train {task}` writes one to "
+            f"runs/{task}/{task}.safetensors, in about {kind.minutes} minutes on one core; "
+            "pass that file with --checkpoint"
+        ) from None
+    if header.get("task") != task:
+        raise ValueError(f"path ({path}) must be a checkpoint of the task {task}, got {header.get('task')}")
+    try:
+        model = build(kind.from_header(header))
+        load_weights(model, weights)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"path ({path}) must fit its own recipe and vocabulary: {error}") from error
+    return model.eval()
+
+
+class Goal(NamedTuple):
+    """A score that the shipped checkpoint has to reach, and one that would be good."""
+
+    must: float
+    aim: float
+
+
+# --- the pronunciation model ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class G2PRecipe:
+class G2PRecipe(Recipe):
     """The model that reads a word's letters and writes its phonemes, and how it is trained.
 
     Args:
@@ -98,6 +332,9 @@ class G2PRecipe:
         snapshot_every: updates between two of them.
         seed: of everything random.
     """
+
+    task: ClassVar[str] = "g2p"
+    minutes: ClassVar[int] = 80
 
     d_model: int = 256
     num_heads: int = 4
@@ -151,12 +388,7 @@ def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transform
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
-        for name, part in module.named_children():
-            if type(part) is nn.Dropout:
-                setattr(module, name, ByteDropout(part.p))
-            elif type(part) is nn.LayerNorm:
-                setattr(module, name, CastingLayerNorm(d))
-    return model
+    return use_byte_dropout(model)
 
 
 def g2p_pairs(entries: cmudict.Entries, stress: bool = True) -> Pairs:
@@ -207,116 +439,24 @@ def train_g2p(
 ) -> Path:
     """Train the pronunciation model and write its averaged weights to `<folder>/g2p.safetensors`.
 
-    Progress and the error on 500 development words go to the standard error stream. The training state is
-    saved to `<folder>/state.pt` every `save_every` updates. Several processes train it together; the first of
-    them reports and writes.
-
-    Args:
-        folder: where everything is written.
-        recipe: what is trained.
-        steps: stop after so many updates in all; the schedule stays that of the recipe.
-        resume: continue from the folder's training state.
-        process: which process this is, from `process_group`; the only one where it is None.
-
-    Raises:
-        FileExistsError: when the folder holds a training state that is not to be resumed.
-        FileNotFoundError: when there is nothing to resume.
-        ValueError: when `steps` is below 1 or above the recipe's, or the training state does not fit.
+    Progress and the error on 500 development words go to the standard error stream. Arguments and errors are
+    those of `train_recipe`.
     """
-    process = process or Process()
-    folder = Path(folder)
-    state = folder / "state.pt"
-    last = recipe.steps if steps is None else steps
-    if not 1 <= last <= recipe.steps:
-        raise ValueError(f"steps ({steps}) must be from 1 to the recipe's {recipe.steps}")
-    if not resume and (state.exists() or previous(state).exists()):
-        raise FileExistsError(f"folder ({folder}) must hold no training state, unless it is to be resumed")
     split = cmudict.split_by_headword(cmudict.load_cmudict())
-    trainer = g2p_trainer(g2p_pairs(split.train), recipe)
-    if process.world_size > 1:
-        trainer = DistributedTrainer.of(trainer, recipe.seed)
-    first = process.rank == 0
-    if resume:
-        trainer.load(state)
-        if trainer.step > last:
-            raise ValueError(f"steps ({last}) must be at least {trainer.step}, the updates already made")
     words = spread(list(split.dev), 500)
-    progress = Progress(last)
-    counts = [last - i * recipe.snapshot_every for i in range(recipe.snapshots)]
-    snapshots = {count: folder / f"weights-{count:06}.safetensors" for count in counts if count > 0}
 
-    def after_step(trainer: Trainer) -> None:
-        if trainer.step % save_every == 0 or trainer.step == last:
-            trainer.save(state)
-        if not first:
-            return
-        progress(trainer)
-        if trainer.step in snapshots:
-            save_weights(trainer.model, snapshots[trainer.step], recipe)
-        if trainer.step % check_every == 0:
-            spoken = pronounce(words, trainer.model, num_beams=1)
-            wrong = metrics.word_error_rate(spoken, [split.dev[word] for word in words])
-            line = f"step {trainer.step:,}: {wrong:.1%} of {len(words)} development words wrong"
-            print(line, file=sys.stderr, flush=True)
+    def check(model: Transformer) -> str:
+        spoken = pronounce(words, model, num_beams=1)
+        wrong = metrics.word_error_rate(spoken, [split.dev[word] for word in words])
+        return f"{wrong:.1%} of {len(words)} development words wrong"
 
-    trainer.run(last - trainer.step, after_step)
-    path = folder / "g2p.safetensors"
-    if not first:
-        return path
-    written = [read_weights(path)[0] for path in snapshots.values() if path.exists()]
-    if written:
-        trainer.model.load_state_dict(average_weights(written))
-    save_weights(trainer.model, path, recipe, torch.bfloat16)
-    return path
+    trainer = g2p_trainer(g2p_pairs(split.train), recipe)
+    return train_recipe(trainer, folder, recipe, check, steps, resume, save_every, check_every, process)
 
 
 def spread(words: Sequence[str], count: int) -> list[str]:
     """Choose `count` words at equal distances, or all of them where there are not more."""
     return [words[i * len(words) // count] for i in range(count)] if count < len(words) else list(words)
-
-
-def save_weights(
-    model: nn.Module, path: str | os.PathLike, recipe: G2PRecipe, dtype: torch.dtype | None = None
-) -> None:
-    """Write weights as safetensors with the recipe in the header, complete or not at all.
-
-    Raises:
-        OSError: when the file cannot be written.
-    """
-    from safetensors.torch import save
-
-    weights = {name: weight.to("cpu", dtype).contiguous() for name, weight in model.state_dict().items()}
-    header = {"format": "pt", "task": "g2p"} | {name: str(value) for name, value in asdict(recipe).items()}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".writing")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(save(weights, header))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"path ({path}) must be writable, with room for the weights: {error}") from error
-
-
-def read_weights(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read weights and header of a safetensors file.
-
-    Raises:
-        FileNotFoundError: when there is none.
-        ValueError: when the file is truncated or of another kind.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except FileNotFoundError:
-        raise FileNotFoundError(f"path ({path}) must be a checkpoint, got no such file") from None
-    except SafetensorError as error:
-        raise ValueError(f"path ({path}) must be a complete safetensors file: {error}") from error
 
 
 def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
@@ -326,24 +466,7 @@ def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
         FileNotFoundError: when there is no such file.
         ValueError: when it is truncated, of another task or of another vocabulary.
     """
-    if Path(path) == G2P_CHECKPOINT and not G2P_CHECKPOINT.exists():
-        train = "python -m annotated_transformer train g2p"
-        raise FileNotFoundError(
-            f"path ({path}) must be a checkpoint, got no such file. This copy comes without trained weights. "
-            f"`{train}` writes them to runs/g2p/g2p.safetensors, in about 80 minutes on one core; "
-            "pass that file with --checkpoint"
-        )
-    weights, header = read_weights(path)
-    if header.get("task") != "g2p":
-        raise ValueError(f"path ({path}) must be a checkpoint of the task g2p, got {header.get('task')}")
-    kinds = {field: type(value) for field, value in asdict(G2PRecipe()).items()}
-    recipe = G2PRecipe(**{name: kinds[name](value) for name, value in header.items() if name in kinds})
-    model = g2p_model(recipe)
-    try:
-        model.load_state_dict({name: weight.float() for name, weight in weights.items()})
-    except RuntimeError as error:
-        raise ValueError(f"path ({path}) must fit its own recipe and the vocabularies: {error}") from error
-    return model.eval()
+    return load_model(path, G2PRecipe, g2p_model)
 
 
 def pronounce(
@@ -413,13 +536,6 @@ def check_word(word: str) -> str:
     if not 0 < len(lower) <= LONGEST_WORD:
         raise ValueError(f"word ({word!r}) must have 1 to {LONGEST_WORD} letters, got {len(lower)}")
     return lower
-
-
-class Goal(NamedTuple):
-    """A score that the shipped checkpoint has to reach, and one that would be good."""
-
-    must: float
-    aim: float
 
 
 G2P_GOALS = {

@@ -80,7 +80,7 @@ def test_missing_and_broken_weights_are_named(weights, capsys):
     assert "path (nowhere) must be a checkpoint, got no such file" in capsys.readouterr().err
     weights.unlink()
     assert command.main(["pronounce", "cat"]) == 2
-    assert "train g2p` writes them to runs/g2p/g2p.safetensors" in capsys.readouterr().err
+    assert "train g2p` writes one to runs/g2p/g2p.safetensors" in capsys.readouterr().err
 
 
 def test_a_terminal_without_phonetic_letters_still_gets_its_line(weights, monkeypatch):

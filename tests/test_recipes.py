@@ -268,7 +268,7 @@ def test_broken_and_foreign_weights_are_named(tmp_path):
 def test_weights_of_another_vocabulary_are_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     save_weights(g2p_model(TINY, stress=False), path, TINY)
-    with pytest.raises(ValueError, match=r"(?s)must fit its own recipe and the vocabularies: .*42"):
+    with pytest.raises(ValueError, match=r"(?s)must fit its own recipe and vocabulary: .*42"):
         load_g2p(path)
 
 
