@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,8 +19,9 @@ class CharTokenizer:
         characters: the alphabet; the place of a character is its id.
 
     Raises:
-        ValueError: when the alphabet is empty or repeats a character; in `encode`, when the text has a
-            character outside it; in `decode`, when an id is.
+        TypeError: in `encode`, when the text is not a string; in `decode`, when an id is not an integer.
+        ValueError: when the alphabet is empty, repeats a character or has an entry of another length; in
+            `encode`, when the text has a character outside it; in `decode`, when an id is.
     """
 
     def __init__(self, characters: Iterable[str]):
@@ -27,6 +29,9 @@ class CharTokenizer:
         self._ids = {character: i for i, character in enumerate(self.characters)}
         if not self.characters or len(self._ids) != len(self.characters):
             raise ValueError("characters must be at least one, each once")
+        longer = [character for character in self.characters if len(character) != 1]
+        if longer:
+            raise ValueError(f"characters ({longer[0]!r}) must be one character each")
 
     @classmethod
     def from_text(cls, text: str) -> CharTokenizer:
@@ -38,6 +43,7 @@ class CharTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return one id for each character."""
+        _check_text(text)
         unknown = sorted(set(text) - self._ids.keys())
         if unknown:
             named = ", ".join(map(repr, unknown))
@@ -86,12 +92,14 @@ class BPETokenizer:
     Args:
         vocabulary: the id of each token, spelled with one printable character for each byte, as GPT-2 does.
         merges: pairs of tokens, in the order in which they are joined.
-        special_tokens: names of special tokens; those not in the vocabulary get the next free ids.
+        special_tokens: names of special tokens. One that the vocabulary holds, though no merge makes it,
+            keeps its id; the others get the next free ones.
 
     Raises:
-        TypeError: in `encode`, when the text is not a string.
-        ValueError: when special tokens repeat; in `encode`, when the text is not valid Unicode; in `decode`,
-            when an id is unknown.
+        TypeError: in `encode`, when the text is not a string; in `decode`, when an id is not an integer.
+        ValueError: when special tokens repeat, two tokens share an id, or the vocabulary lacks a byte or a
+            token of a merge; in `encode`, when the text is not valid Unicode; in `decode`, when an id is
+            unknown.
 
     Reference:
         Sennrich et al. 2016; Radford et al. 2019, section 2.2.
@@ -105,14 +113,23 @@ class BPETokenizer:
     ):
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+        _check_list("special_tokens", special_tokens)
         if len(set(special_tokens)) != len(special_tokens):
             raise ValueError(f"special_tokens ({', '.join(special_tokens)}) must each occur once")
-        self.merges = list(merges)
+        self.merges = [tuple(pair) for pair in merges]
         ids = dict(vocabulary)
+        if len(set(ids.values())) != len(ids):
+            raise ValueError("vocabulary must give each token an id of its own, got one id twice")
+        parts = {part for left, right in self.merges for part in (left, right, left + right)}
+        ordinary = {*pre_tokenizers.ByteLevel.alphabet(), *parts}  # what a text can produce
+        missing = sorted(ordinary - ids.keys())
+        if missing:
+            raise ValueError(f"vocabulary must hold each byte and each token of a merge, not {missing[0]!r}")
         self.special_ids: dict[str, int] = {}
         for name in special_tokens:
-            free = max([-1, *ids.values(), *self.special_ids.values()]) + 1
-            self.special_ids[name] = ids.pop(name, free)
+            free = max([*ids.values(), *self.special_ids.values()]) + 1
+            # a word of the texts may have the same name: then there are two tokens, and text gives the other
+            self.special_ids[name] = free if name in ordinary else ids.pop(name, free)
         self._names = {i: name for name, i in self.special_ids.items()}
         self._library = Tokenizer(models.BPE(vocab=ids, merges=self.merges))
         self._library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -124,13 +141,7 @@ class BPETokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; never a special one."""
-        if not isinstance(text, str):
-            raise TypeError(f"text must be a string, got {type(text).__name__}")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            bad = f"{text[error.start]!r} at place {error.start}"
-            raise ValueError(f"text must be valid Unicode, got the lone surrogate {bad}") from None
+        _check_text(text)
         return self._library.encode(text).ids
 
     def tokens(self, text: str) -> list[str]:
@@ -155,17 +166,22 @@ def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[st
     """Learn merges from texts until there are `vocab_size` tokens, special ones included.
 
     Args:
-        texts: what the merges are learned from.
+        texts: what the merges are learned from; no merge reaches from one text into the next.
         vocab_size: at least the 256 bytes and the special tokens; fewer come out where the texts are short.
         special_tokens: names of special tokens, which get the last ids.
 
     Raises:
-        ValueError: when `vocab_size` is too small or the texts are empty.
+        TypeError: when `texts` is one string, or a text or a name is not a string.
+        ValueError: when `vocab_size` is too small, the texts are empty or one is not valid Unicode.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+    _check_list("special_tokens", special_tokens)
     check_size("vocab_size", vocab_size, minimum=BYTES + len(special_tokens))
+    _check_list("texts", texts)
     texts = list(texts)
+    for text in texts:
+        _check_text(text)
     if not any(texts):
         raise ValueError("texts must hold at least one character, got none")
     learner = Tokenizer(models.BPE())
@@ -180,9 +196,29 @@ def train_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[st
     return BPETokenizer(model["vocab"], [tuple(pair) for pair in model["merges"]], special_tokens)
 
 
+def _check_list(name: str, values: Iterable[str]) -> None:
+    if isinstance(values, str):  # a string is a sequence of strings too: of its characters
+        raise TypeError(f"{name} ({values[:20]!r}) must be a list of strings, got one string")
+
+
+def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        bad = f"{text[error.start]!r} at place {error.start}"
+        raise ValueError(f"text must be valid Unicode, got the lone surrogate {bad}") from None
+
+
 def _checked(ids: Iterable[int], size: int) -> list[int]:
-    ids = [int(i) for i in ids]
+    checked = []
     for i in ids:
-        if not 0 <= i < size:
-            raise ValueError(f"ids ({i}) must be at least 0 and below the number of tokens ({size})")
-    return ids
+        try:
+            checked.append(operator.index(i))  # takes a tensor's integers too, but does not round
+        except TypeError:
+            raise TypeError(f"ids ({i!r}) must be integers, got {type(i).__name__}") from None
+        if not 0 <= checked[-1] < size:
+            allowed = f"at least 0 and below the number of tokens ({size})"
+            raise ValueError(f"ids ({checked[-1]}) must be {allowed}")
+    return checked
