@@ -370,12 +370,39 @@ def generate(
     return torch.cat([ids, *(column[:, None] for column in drawn)], dim=1)
 
 
-def store_transposed(model: nn.Module) -> nn.Module:
-    """Lay out each linear layer's weight so that single tokens pass through it faster on a CPU.
+class TokenLinear(nn.Linear):
+    """Compute what `nn.Linear` does; a single token takes the product of a matrix and a vector.
 
-    Shapes and numbers stay; only the order in memory changes. Returns the model.
+    A CPU reads the weights once for it. In bfloat16 the product of two matrices would arrange them anew at
+    each call first, for one token as for a thousand.
     """
-    for part in model.modules():
-        if isinstance(part, nn.Linear):
-            part.weight.data = part.weight.data.t().contiguous().t()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel() != self.in_features or torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        row = x.reshape(-1)
+        y = self.weight.mv(row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
+        return y.view(*x.shape[:-1], -1)
+
+
+def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+    """Prepare a model, in place, to write token by token on a CPU, and return it.
+
+    Reading the weights is most of that work. bfloat16 halves them; float32 is read faster when each weight is
+    stored transposed. Parameters keep their names and shapes, and those that were tied stay tied.
+
+    Args:
+        model: any model; its `nn.Linear` layers become `TokenLinear`.
+        dtype: precision of the weights, such as torch.bfloat16; None leaves it.
+    """
+    if dtype is not None:
+        model.to(dtype)
+    for module in list(model.modules()):
+        for name, part in module.named_children():
+            if type(part) is nn.Linear:
+                quick = TokenLinear(part.in_features, part.out_features, device="meta").train(part.training)
+                quick.weight, quick.bias = part.weight, part.bias
+                setattr(module, name, quick)
+                if part.weight.dtype == torch.float32:
+                    part.weight.data = part.weight.data.t().contiguous().t()
     return model

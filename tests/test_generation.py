@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from annotated_transformer.decoding import beam_search, greedy_search
 from annotated_transformer.generation import (
     GPTStep,
+    TokenLinear,
     filter_min_p,
     filter_top_k,
     filter_top_p,
+    for_single_tokens,
     generate,
     next_token_probabilities,
     repetition_penalty,
     sample,
-    store_transposed,
     stream,
 )
 from annotated_transformer.gpt import GPT, GPTConfig
@@ -347,12 +348,56 @@ def test_searches_of_the_decoding_module_take_a_gpt_step(model):
     assert torch.equal(plain, cached)
 
 
-def test_transposed_storage_changes_no_number_and_no_tie(model):
-    ids = rows([3, 1, 4])
-    want = model(ids)
+# single tokens
+
+
+def copied(model):
     copy = GPT(CONFIG).eval()
     copy.load_state_dict(model.state_dict())
-    store_transposed(copy)
-    torch.testing.assert_close(copy(ids), want)
-    assert copy.decoder.layers[0].feed_forward.widen.weight.stride() == (1, 32)
-    assert copy.generator.projection.weight is copy.tokens.weight
+    return copy
+
+
+def test_a_model_prepared_for_single_tokens_gives_the_same_numbers_and_keeps_its_tie(model):
+    ids = rows([3, 1, 4])
+    quick = for_single_tokens(copied(model))
+    torch.testing.assert_close(quick(ids), model(ids))
+    torch.testing.assert_close(quick(ids[:, :1]), model(ids[:, :1]))
+    assert isinstance(quick.decoder.layers[0].feed_forward.widen, TokenLinear)
+    assert quick.decoder.layers[0].feed_forward.widen.weight.stride() == (1, 32)
+    assert quick.generator.projection.weight is quick.tokens.weight
+    assert quick.state_dict().keys() == model.state_dict().keys()
+    assert torch.equal(generate(quick, ids, 12, temperature=0), generate(model, ids, 12, temperature=0))
+
+
+def test_a_prepared_model_in_bfloat16_rounds_as_torch_does():
+    torch.manual_seed(0)
+    small = GPT(CONFIG).eval()
+    plain = copied(small).bfloat16()
+    quick = for_single_tokens(copied(small), torch.bfloat16)
+    assert {p.dtype for p in quick.parameters()} == {torch.bfloat16}
+    assert quick.decoder.layers[0].feed_forward.widen.weight.is_contiguous()
+    for ids in (rows([3]), rows([3, 1, 4]), rows([3], [5])):
+        torch.testing.assert_close(quick(ids), plain(ids), rtol=2**-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 1, 3), (2, 3), (0, 3)], ids=str)
+def test_token_linear_is_linear(shape, bias):
+    torch.manual_seed(0)
+    plain, quick = torch.nn.Linear(3, 4, bias), TokenLinear(3, 4, bias)
+    quick.load_state_dict(plain.state_dict())
+    x = torch.randn(shape, requires_grad=True)
+    torch.testing.assert_close(quick(x), plain(x))
+    for got, want in zip(
+        torch.autograd.grad(quick(x).sum(), [x, quick.weight]),
+        torch.autograd.grad(plain(x).sum(), [x, plain.weight]),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, want)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(quick(x), plain(x), rtol=2**-7, atol=2**-7)
+
+
+def test_token_linear_refuses_another_width():
+    with pytest.raises(RuntimeError):
+        TokenLinear(3, 4)(torch.randn(2))
