@@ -98,6 +98,34 @@ class Seen:
     failed: list[str] = field(default_factory=list)  # parts of the book that were not there
 
 
+def watch(page, base: str) -> Seen:
+    """Note what a page asks for and logs, from now on; what begins with `base` is its own."""
+    seen = Seen()
+
+    def note_request(request) -> None:
+        if not request.url.startswith((base, "data:", "blob:")):
+            seen.outside.append(request.url)
+
+    def note_message(message) -> None:
+        if message.type == "error":
+            seen.errors.append(message.text)
+
+    def note_failure(request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the reader went on to the next page
+            seen.failed.append(request.url)
+
+    def note_answer(answer) -> None:
+        if answer.status >= 400:
+            seen.failed.append(answer.url)
+
+    page.on("request", note_request)
+    page.on("console", note_message)
+    page.on("pageerror", lambda error: seen.errors.append(str(error)))
+    page.on("requestfailed", note_failure)
+    page.on("response", note_answer)
+    return seen
+
+
 @pytest.fixture(scope="session")
 def contexts(chromium) -> Iterator[Callable]:
     """One browser context for each kind of reader, kept for the session: its cache helps the next page."""
@@ -126,34 +154,33 @@ def reader(contexts, origins):
 
     @contextmanager
     def open_page(name: str, origin="http", width=1280, scripts=True, theme="light"):
-        base, seen = origins[origin], Seen()
+        base = origins[origin]
         page = contexts(width, scripts, theme).new_page()
-
-        def note_request(request) -> None:
-            if not request.url.startswith((base, "data:", "blob:")):
-                seen.outside.append(request.url)
-
-        def note_message(message) -> None:
-            if message.type == "error":
-                seen.errors.append(message.text)
-
-        def note_failure(request) -> None:
-            if request.failure != "net::ERR_ABORTED":  # the reader went on to the next page
-                seen.failed.append(request.url)
-
-        def note_answer(answer) -> None:
-            if answer.status >= 400:
-                seen.failed.append(answer.url)
-
-        page.on("request", note_request)
-        page.on("console", note_message)
-        page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        page.on("requestfailed", note_failure)
-        page.on("response", note_answer)
         try:
+            seen = watch(page, base)
             page.goto(base + name)
             yield page, seen
         finally:
             page.close()
 
     return open_page
+
+
+@pytest.fixture(scope="session")
+def shown(contexts, tmp_path_factory):
+    """Open interactive figures on a page of their own, from the disk: `with shown(figure) as (page, seen)`."""
+    folder = tmp_path_factory.mktemp("figures")
+
+    @contextmanager
+    def open_figure(figure, width=1280, scripts=True, theme="light", copies=1):
+        path = folder / f"{figure.name}.html"
+        path.write_text(figure.page(theme, copies), encoding="utf-8")
+        page = contexts(width, scripts, theme).new_page()
+        try:
+            seen = watch(page, path.as_uri())
+            page.goto(path.as_uri())
+            yield page, seen
+        finally:
+            page.close()
+
+    return open_figure
