@@ -168,10 +168,14 @@ def test_text_injects_a_special_token_at_hugging_face_but_not_here(gpt2, hugging
     assert gpt2.decode([*gpt2.encode("a"), gpt2.special_ids[attack]]) == "a" + attack
 
 
+@pytest.fixture(scope="module")
+def ranks(gpt2):
+    return {pair: rank for rank, pair in enumerate(gpt2.merges)}
+
+
 @settings(max_examples=40, deadline=None)
 @given(word=st.text("abcdeéfghilmnoprstuw", min_size=1))
-def test_tokens_of_a_word_are_its_bytes_joined_in_the_order_of_the_merges(gpt2, word):
-    ranks = {pair: rank for rank, pair in enumerate(gpt2.merges)}
+def test_tokens_of_a_word_are_its_bytes_joined_in_the_order_of_the_merges(gpt2, ranks, word):
     symbols = tuple(chr(byte) for byte in word.encode("utf-8"))  # all of them printable
     while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in ranks]:
         symbols = merge_pair(symbols, min(pairs, key=ranks.__getitem__))
