@@ -108,11 +108,14 @@ def next_token_loss(logits: Tensor, ids: Tensor, keep: Tensor | None = None) -> 
         - output ()
 
     Raises:
-        ValueError: when there is no next token to predict.
+        ValueError: when the shapes do not fit, or there is no next token to predict.
 
     Reference:
         Radford et al. 2018, section 3.1.
     """
+    for name, got in (("logits", logits[..., 0]), ("keep", keep)):
+        if got is not None and got.shape != ids.shape:
+            raise ValueError(f"{name} (B, T = {tuple(got.shape)}) must fit ids {tuple(ids.shape)}")
     targets = ids[:, 1:]
     if keep is not None:
         targets = targets.masked_fill(~(keep[:, 1:] & keep[:, :-1]), -100)
@@ -137,8 +140,9 @@ class GPT(nn.Module):
         - output (B, T, V)
 
     Raises:
-        ValueError: when an id is outside the vocabulary, the sequence longer than the context, or `keep`
-            has another shape.
+        TypeError: when ids are not whole numbers or `keep` is not boolean.
+        ValueError: when an id or a position is outside its table, the sequence longer than the context,
+            `keep` or `positions` of another shape, or `cache` not one for each layer.
 
     Reference:
         Radford et al. 2018 and 2019.
@@ -195,6 +199,9 @@ class GPT(nn.Module):
             positions: where each token stands; counted from `keep` or the cache where None.
             cache: one `KVCache` for each layer, as `new_cache` makes them.
         """
+        N = len(self.decoder.layers)
+        if cache is not None and len(cache) != N:
+            raise ValueError(f"cache ({len(cache)}) must hold one for each layer ({N})")
         past = 0 if cache is None else cache[0].length
         x = self.embed(ids, past, keep, positions)
         mask = self.mask(ids, past, keep)
@@ -226,6 +233,10 @@ class GPT(nn.Module):
                 positions = padded_positions(keep)[:, past:]  # (B, T)
         else:
             check_ids(positions, self.config.max_len, "positions")
+            if positions.shape not in ((ids.size(0), T), (1, T)):
+                raise ValueError(
+                    f"positions (shape {tuple(positions.shape)}) must be {(ids.size(0), T)} or {(1, T)}"
+                )
         return self.dropout(self.tokens(ids) + self.positions(positions))
 
     @staticmethod
@@ -241,7 +252,8 @@ class GPT(nn.Module):
 
     def new_cache(self, max_len: int | None = None) -> list[KVCache]:
         """Make an empty cache for each layer, for up to `max_len` tokens (the context where None)."""
-        return [KVCache(max_len or self.config.max_len) for _ in self.decoder.layers]
+        max_len = self.config.max_len if max_len is None else max_len
+        return [KVCache(max_len) for _ in self.decoder.layers]
 
     @classmethod
     def from_state_dict(cls, config: GPTConfig, state: Mapping[str, Tensor]) -> GPT:
@@ -276,14 +288,12 @@ class GPT(nn.Module):
             )
         with torch.no_grad():
             for name, parameters in targets.items():
-                tensor = state[name]
+                tensor, turned = state[name], ""
                 if tensor.dim() == 2 and name.startswith("h."):
-                    tensor = tensor.t()  # (in, out) -> (out, in)
+                    tensor, turned = tensor.t(), ", as (out, in)"  # the file has (in, out)
                 shape = (sum(p.size(0) for p in parameters), *parameters[0].shape[1:])
                 if tensor.shape != shape:
-                    raise ValueError(
-                        f"{name} (shape {tuple(tensor.shape)}) must be {shape}, in (out, in) order"
-                    )
+                    raise ValueError(f"{name} (shape {tuple(tensor.shape)}) must be {shape}{turned}")
                 for parameter, part in zip(parameters, tensor.chunk(len(parameters)), strict=True):
                     parameter.copy_(part)
         return model

@@ -165,6 +165,18 @@ def test_given_positions_are_used(model):
     assert not torch.allclose(model(IDS, positions=torch.arange(1, 7)[None]), model(IDS))
     with pytest.raises(ValueError, match=r"positions \(8\) must be .* \(8\)"):
         model(IDS[:, :1], positions=torch.tensor([[8]]))
+    for wrong in (torch.arange(6), torch.arange(5)[None], torch.zeros(2, 6, dtype=torch.long)):
+        with pytest.raises(ValueError, match=r"positions \(shape .*\) must be \(1, 6\) or \(1, 6\)"):
+            model(IDS, positions=wrong)
+
+
+def test_a_cache_must_be_one_for_each_layer_and_hold_the_text(model):
+    with pytest.raises(ValueError, match=r"cache \(1\) must hold one for each layer \(2\)"):
+        model(IDS, cache=model.new_cache()[:1])
+    with pytest.raises(ValueError, match=r"max_len \(0\) must be at least 1"):
+        model.new_cache(0)
+    with pytest.raises(ValueError, match=r"cache length \(6\) must not exceed max_len \(5\)"):
+        model(IDS, cache=model.new_cache(5))
 
 
 def test_bad_ids_lengths_and_masks_are_named(model):
@@ -205,6 +217,10 @@ def test_loss_ignores_padding_and_refuses_nothing_to_predict():
     torch.testing.assert_close(next_token_loss(logits, ids, keep), next_token_loss(logits[:, 2:], ids[:, 2:]))
     with pytest.raises(ValueError, match=r"ids \(shape \(1, 1\)\) must hold a token with a next token"):
         next_token_loss(logits[:, :1], ids[:, :1])
+    with pytest.raises(ValueError, match=r"logits \(B, T = \(1, 4\)\) must fit ids \(1, 5\)"):
+        next_token_loss(logits[:, 1:], ids)  # shifted already
+    with pytest.raises(ValueError, match=r"keep \(B, T = \(1, 4\)\) must fit ids \(1, 5\)"):
+        next_token_loss(logits, ids, keep[:, 1:])
 
 
 def test_output_is_tied_and_initialisation_scales_with_depth():
