@@ -51,8 +51,10 @@ class ShakespeareRecipe(Recipe):
         batch: windows of `max_len` characters in an update.
         peak: highest learning rate.
         warmup: updates until it is reached.
-        steps: updates in all; the rate falls along a cosine to `floor`.
-        floor: lowest learning rate.
+        steps: updates in all.
+        horizon: the update at which the rate's cosine would reach `floor`.
+        floor: lowest rate of the cosine.
+        fade: last updates, over which the rate is drawn to 0 in a line besides.
         weight_decay: of the matrices.
         snapshots: weights averaged at the end.
         snapshot_every: updates between two of them.
@@ -70,8 +72,10 @@ class ShakespeareRecipe(Recipe):
     batch: int = 32
     peak: float = 1.5e-3
     warmup: int = 100
-    steps: int = 3600
+    steps: int = 2500
+    horizon: int = 3600
     floor: float = 1e-5
+    fade: int = 1100
     weight_decay: float = 0.1
     snapshots: int = 5
     snapshot_every: int = 50
@@ -152,6 +156,15 @@ class Windows:
         return random_windows(self.data, self.block_size, self.batch, generator)
 
 
+def learning_rate(step: int, recipe: ShakespeareRecipe = ShakespeareRecipe()) -> float:
+    """Rise in a line, fall along a cosine, and over the last `fade` updates fall to 0 before its end.
+
+    So a run can be ended early: until the fade begins it is the run of `horizon` updates.
+    """
+    rate = cosine(step, recipe.peak, recipe.warmup, recipe.horizon, recipe.floor)
+    return rate * min(1.0, (recipe.steps - step) / recipe.fade)
+
+
 def shakespeare_trainer(
     text: str, recipe: ShakespeareRecipe = ShakespeareRecipe(), device: torch.device | None = None
 ) -> Trainer:
@@ -174,7 +187,7 @@ def shakespeare_trainer(
         model,
         window_loss,
         batches,
-        lambda step: cosine(step, recipe.peak, recipe.warmup, recipe.steps, recipe.floor),
+        lambda step: learning_rate(step, recipe),
         torch.optim.AdamW(decay_groups(model, recipe.weight_decay), lr=0.0, betas=(0.9, 0.99), fused=True),
         autocast=autocast_dtype(device),
     )

@@ -31,6 +31,7 @@ from annotated_transformer.shakespeare import (
     Windows,
     check_prompt,
     evaluate_shakespeare,
+    learning_rate,
     load_shakespeare_gpt,
     shakespeare_model,
     shakespeare_trainer,
@@ -41,7 +42,7 @@ from annotated_transformer.shakespeare import (
     window_loss,
     write_text,
 )
-from annotated_transformer.training import load_state
+from annotated_transformer.training import cosine, load_state
 
 TINY = ShakespeareRecipe(
     d_model=14,
@@ -51,6 +52,8 @@ TINY = ShakespeareRecipe(
     batch=3,
     warmup=2,
     steps=9,
+    horizon=13,
+    fade=5,
     snapshots=3,
     snapshot_every=2,
 )
@@ -137,6 +140,16 @@ def test_an_epoch_reads_as_much_as_the_text_holds_and_the_next_one_other_windows
     assert other.seed not in seeds
 
 
+def test_the_rate_is_that_of_a_longer_run_until_it_fades():
+    """Nine updates of a cosine over thirteen; in the last five a line from 1 to 0 is multiplied on."""
+    rates = [learning_rate(step, TINY) for step in range(10)]
+    long = [cosine(step, TINY.peak, 2, 13, TINY.floor) for step in range(10)]
+    assert rates[:5] == long[:5]
+    assert_close(rates[5:], [rate * share / 5 for rate, share in zip(long[5:], (4, 3, 2, 1, 0), strict=True)])
+    assert rates[2] == TINY.peak
+    assert learning_rate(2400) == cosine(2400, 1.5e-3, 100, 3600, 1e-5) * (100 / 1100)
+
+
 def test_the_loss_is_the_sum_of_minus_log_p_of_the_next_characters(model):
     """Worked out from the probabilities, one character after the other."""
     ids = torch.tensor([tokenizer().encode("O, speak")])
@@ -179,7 +192,7 @@ def test_a_text_not_longer_than_the_context_cannot_be_trained_on():
 
 
 def test_the_trainer_learns_a_line_by_heart():
-    recipe = replace(TINY, d_model=32, batch=16, dropout=0.0, peak=1e-2, steps=150)
+    recipe = replace(TINY, d_model=32, batch=16, dropout=0.0, peak=1e-2, steps=150, horizon=200)
     trainer = shakespeare_trainer(VERSE * 5, recipe, device=torch.device("cpu"))
     trainer.run(150)
     assert trainer.last_loss < 0.5
