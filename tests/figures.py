@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 from annotated_transformer.interactive.base import FOLDER, Interactive
 
@@ -17,3 +23,14 @@ def maker(name: str):
 def example(name: str) -> Interactive:
     """The figure as it stands in the book, with its defaults."""
     return maker(name)()
+
+
+def in_node(name: str, expression: str) -> Any:
+    """Compute with a figure's own functions, as `module.function(…)`, in the node that pip brings."""
+    node = shutil.which("node", path=str(Path(sys.executable).parent)) or shutil.which("node")
+    script = f"import * as module from {json.dumps((FOLDER / f'{name}.js').as_uri())};\n"
+    script += f"console.log(JSON.stringify({expression}));"
+    command = [node, "--input-type=module"]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)

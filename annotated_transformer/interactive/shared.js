@@ -26,7 +26,7 @@ export function decimals(x, digits = 2) {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
 }
 
-export const whole = (x) => Math.round(x).toString().replace(/\B(?=(\d{3})+$)/g, ",");
+export const whole = (x) => Math.round(x).toString().replace(/\B(?=(\d{3})+$)/g, ",").replace("-", "−");
 
 export const percent = (x, digits = 0) => `${decimals(100 * x, digits)} %`;
 
@@ -289,10 +289,11 @@ export class Panel {
 
   number({ label, value, min, max, step = "any", into }) {
     const input = element("input", { type: "number", value, min, max, step });
-    input.addEventListener("input", () => this.draw());
+    const control = { input, get value() { return Number(input.value); }, set value(x) { input.value = x; } };
+    input.addEventListener("input", () => this.draw(control));
     this.resets.push(() => { input.value = value; });
     this.add(element("label", {}, element("span", {}, label), " ", input), into);
-    return { input, get value() { return Number(input.value); }, set value(x) { input.value = x; } };
+    return control;
   }
 
   button(label, onclick, into) {

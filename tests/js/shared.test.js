@@ -9,6 +9,7 @@ test("numbers have a real minus sign and no negative zero", () => {
   assert.equal(decimals(-0.001), "0.00");
   assert.equal(whole(1234567.4), "1,234,567");
   assert.equal(whole(999), "999");
+  assert.equal(whole(-1234), "−1,234");
   assert.equal(percent(0.1234, 1), "12.3 %");
 });
 
