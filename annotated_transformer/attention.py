@@ -105,14 +105,16 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None) ->
     """
     _check_shapes(query, key)
     # dividing the query, not the scores, keeps float16 products in range
-    scores = (query * query.size(-1) ** -0.5) @ key.transpose(-2, -1)  # (..., T, S)
+    scores = (query * query.size(-1) ** -0.5) @ key.contiguous().transpose(-2, -1)  # (..., T, S)
     if mask is None:
         return scores.softmax(dim=-1)
     check_mask(mask, scores.shape)
     # softmax of a row without any allowed key would be NaN: open such a row, then make it zero
     blind = ~mask.any(dim=-1, keepdim=True)  # (..., T, 1)
     # -inf loses to every allowed score, however low; the scores are ours, so they are filled in place
-    weights = scores.masked_fill_(~(mask | blind), float("-inf")).softmax(dim=-1)
+    with torch.no_grad():  # a weight of 0 has a gradient of 0, whether or not autograd knows of the filling
+        scores.masked_fill_(~(mask | blind), float("-inf"))
+    weights = scores.softmax(dim=-1)
     return weights.masked_fill(blind, 0.0) if _some(blind) else weights
 
 
