@@ -210,7 +210,6 @@ def length_normalized(log_prob: Tensor | float, length: int, alpha: float) -> Te
     return log_prob / length**alpha
 
 
-@torch.no_grad()
 def beam_search(
     step: Callable[[Tensor], Tensor],
     ids: Tensor,
@@ -222,9 +221,35 @@ def beam_search(
 ) -> tuple[Tensor, Tensor]:
     """Follow the `num_beams` likeliest hypotheses of each sequence and return the best finished one.
 
+    Arguments, errors and source are those of `n_best_search`, of which this is the first answer.
+
+    Shape:
+        - ids (B, T)
+        - output ids (B, T + n), with n up to `max_new_tokens`; scores (B,)
+
+    Returns:
+        The best hypothesis of each sequence and its score. Where none could end, the best one cut off.
+    """
+    best, scores = n_best_search(step, ids, eos_id, pad_id, max_new_tokens, num_beams, alpha, count=1)
+    return best[:, 0], scores[:, 0]
+
+
+@torch.no_grad()
+def n_best_search(
+    step: Callable[[Tensor], Tensor],
+    ids: Tensor,
+    eos_id: int,
+    pad_id: int,
+    max_new_tokens: int,
+    num_beams: int = 5,
+    alpha: float = 1.0,
+    count: int = 5,
+) -> tuple[Tensor, Tensor]:
+    """Follow the `num_beams` likeliest hypotheses of each sequence and return the best finished ones.
+
     At each step every live hypothesis may end, which is scored by `length_normalized`, or go on. The search
-    of a sequence stops when no live hypothesis can still beat the best finished one, not at the first that
-    finishes. Sequences that are done are dropped, where the step can reorder.
+    of a sequence stops when no live hypothesis can still beat the last of the `count` best finished ones, not
+    when so many have finished. Sequences that are done are dropped, where the step can reorder.
 
     Args:
         step: takes ids (num_beams * B, T), the hypotheses of a sequence side by side, and returns logits
@@ -235,13 +260,15 @@ def beam_search(
         max_new_tokens: the most tokens of a hypothesis, with its end token.
         num_beams: hypotheses kept for each sequence.
         alpha: exponent of the length in the score.
+        count: answers for each sequence.
 
     Shape:
         - ids (B, T)
-        - output ids (B, T + n), with n up to `max_new_tokens`; scores (B,)
+        - output ids (B, count, T + n), with n up to `max_new_tokens`; scores (B, count)
 
     Returns:
-        The best hypothesis of each sequence and its score. Where none could end, the best one cut off.
+        The hypotheses of each sequence, the best first, and their scores. Where none could end, the first is
+        the best one cut off; where fewer ended, the rest is padding with a score of -inf.
 
     Raises:
         ValueError: when an argument is out of range.
@@ -251,14 +278,16 @@ def beam_search(
     """
     check_search(ids, max_new_tokens)
     check_size("num_beams", num_beams)
+    check_size("count", count)
     length_normalized(0.0, 1, alpha)
     B, start = ids.shape
-    if max_new_tokens == 0:
-        return ids.clone(), torch.zeros(B, device=ids.device)  # nothing has probability one
     reorder = getattr(step, "reorder", None)
-    best = ids.new_full((B, start + max_new_tokens), pad_id)
-    best[:, :start] = ids
-    best_scores = torch.full((B,), -math.inf, device=ids.device)
+    best = ids.new_full((B, count, start + max_new_tokens), pad_id)
+    best[:, :, :start] = ids[:, None]
+    best_scores = torch.full((B, count), -math.inf, device=ids.device)
+    if max_new_tokens == 0:
+        best_scores[:, 0] = 0.0  # nothing has probability one
+        return best, best_scores
     longest = start
     sources = torch.arange(B, device=ids.device)  # the sequences that are still searched
     n = 1 if reorder is not None else num_beams  # hypotheses of each; at first all are the same
@@ -272,21 +301,24 @@ def beam_search(
         log_probs = log_probs.view(len(sources), n, -1) + scores[:, :, None]
         V = log_probs.size(-1)
 
-        top, beam = length_normalized(log_probs[:, :, eos_id], length, alpha).max(dim=1)
-        better = top > best_scores[sources]
+        ended = length_normalized(log_probs[:, :, eos_id], length, alpha)  # (sources, n)
+        better = ended.amax(dim=1) > best_scores[sources, -1]
         if better.any():
             winners = sources[better]
-            best_scores[winners] = top[better]
-            best[winners, start:] = pad_id
-            best[winners, : start + length - 1] = live.view(len(sources), n, -1)[better, beam[better]]
-            best[winners, start + length - 1] = eos_id
+            finished = best.new_full((len(winners), n, best.size(2)), pad_id)
+            finished[:, :, : start + length - 1] = live.view(len(sources), n, -1)[better]
+            finished[:, :, start + length - 1] = eos_id
+            finished[ended[better].isinf(), start:] = pad_id  # impossible ones only fill the list up
+            pool = torch.cat([best[winners], finished], dim=1)  # (winners, count + n, T)
+            best_scores[winners], places = torch.cat([best_scores[winners], ended[better]], dim=1).topk(count)
+            best[winners] = pool.gather(1, places[:, :, None].expand(-1, -1, pool.size(2)))
             longest = start + length
 
         log_probs[:, :, eos_id] = -math.inf
         scores, chosen = log_probs.flatten(1).topk(min(num_beams, n * V))  # (sources, n)
         # log-probabilities only fall, so this is the best that a live hypothesis can still reach
         bound = length_normalized(scores[:, 0], max_new_tokens, alpha)
-        going = (bound > best_scores[sources]).nonzero()[:, 0]
+        going = (bound > best_scores[sources, -1]).nonzero()[:, 0]
         if reorder is None:
             going = going if len(going) == 0 else torch.arange(len(sources), device=ids.device)
         rows = (going[:, None] * n + chosen[going] // V).flatten()
@@ -296,10 +328,10 @@ def beam_search(
         sources, scores = sources[going], scores[going]
         n = scores.size(1)
 
-    unfinished = best_scores[sources].isinf()
+    unfinished = best_scores[sources, 0].isinf()
     if unfinished.any():
         cut = sources[unfinished]
-        best[cut, : live.size(1)] = live.view(len(sources), n, -1)[unfinished, 0]
-        best_scores[cut] = length_normalized(scores[unfinished, 0], max_new_tokens, alpha)
+        best[cut, 0, : live.size(1)] = live.view(len(sources), n, -1)[unfinished, 0]
+        best_scores[cut, 0] = length_normalized(scores[unfinished, 0], max_new_tokens, alpha)
         longest = live.size(1)
-    return best[:, :longest], best_scores
+    return best[:, :, :longest], best_scores

@@ -8,6 +8,7 @@ First comes what all recipes share, then the recipe of the pronunciation model.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import metrics
+from .attention import padding_mask
 from .data import cmudict
-from .decoding import TransformerStep, beam_search, greedy_search
+from .decoding import TransformerStep, beam_search, greedy_search, n_best_search
 from .distributed import DistributedTrainer, Process
 from .embeddings import Embeddings
 from .encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
@@ -32,15 +34,18 @@ from .positional_encoding import PositionalEncoding
 from .residual import residuals
 from .runtime import check_size, default_device, seed_everything
 from .training import (
+    Batch,
     Progress,
     SequenceLoss,
     Trainer,
     autocast_dtype,
     average_weights,
     bucketed_batches,
+    cross_entropy,
     decay_groups,
     evaluating,
     linear,
+    load_state,
     pad,
     previous,
 )
@@ -119,6 +124,21 @@ class CastingLayerNorm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         normed, device = super().forward(x), x.device.type
         return normed.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else normed
+
+
+def faded(rate: float, step: int, steps: int, fade: int) -> float:
+    """Let the rate of any schedule fall to 0 in a line over the last `fade` updates of a run; 0 for none.
+
+    A long schedule can so be ended early: what is learned in its last part needs the low rate, not the time.
+
+    Raises:
+        ValueError: when `fade` is negative.
+
+    Reference:
+        Hägele et al. 2024.
+    """
+    check_size("fade", fade, minimum=0)
+    return rate * min(1.0, (steps - step) / fade) if fade else rate
 
 
 def use_byte_dropout(model: Model) -> Model:
@@ -326,15 +346,18 @@ class G2PRecipe(Recipe):
         max_tokens: bound of rows times length of a batch.
         peak: highest learning rate.
         warmup: updates until it is reached.
-        steps: updates in all; the rate falls in a line to 0.
+        horizon: updates after which the rate, falling in a line, would be 0; `steps` where it is 0.
+        steps: updates in all.
+        fade: updates at the end over which the rate falls to 0 all the same.
         weight_decay: of the matrices.
         snapshots: weights averaged at the end.
         snapshot_every: updates between two of them.
         seed: of everything random.
+        agreement: weight of `BothWaysLoss`; 0 trains from the front only, by `SequenceLoss`.
     """
 
     task: ClassVar[str] = "g2p"
-    minutes: ClassVar[int] = 80
+    minutes: ClassVar[int] = 180
 
     d_model: int = 256
     num_heads: int = 4
@@ -346,11 +369,85 @@ class G2PRecipe(Recipe):
     max_tokens: int = 2000
     peak: float = 1.5e-3
     warmup: int = 500
+    horizon: int = 0
     steps: int = 13_500
+    fade: int = 0
     weight_decay: float = 0.01
     snapshots: int = 8
     snapshot_every: int = 200
     seed: int = 0
+    agreement: float = 0.0
+
+
+# The shipped model is trained twice: first to write from the front, then to write both ways and to agree.
+G2P_PHASES = (
+    G2PRecipe(),
+    G2PRecipe(
+        max_tokens=1000,
+        peak=1.2e-3,
+        warmup=200,
+        horizon=8200,
+        steps=5500,
+        fade=2700,
+        seed=1,
+        agreement=2.0,
+    ),
+)
+
+
+def backwards(rows: Tensor, pad_id: int = 0) -> Tensor:
+    """Turn each row round and leave its padding at the end: 5 6 7 0 becomes 7 6 5 0.
+
+    Shape:
+        - rows (B, T)
+        - output (B, T)
+    """
+    places = (rows != pad_id).sum(dim=1, keepdim=True) - 1 - torch.arange(rows.size(1), device=rows.device)
+    return rows.gather(1, places.clamp(min=0)).masked_fill(places < 0, pad_id)
+
+
+class BothWaysLoss(SequenceLoss):
+    r"""Score a model that writes each target from the front and from the end, twice each.
+
+    .. math:: \frac{1}{2} \sum_{i=1}^{2} \mathrm{CE}(p_i) + \frac{\alpha}{4}
+        \Big(\mathrm{KL}(p_1 \| p_2) + \mathrm{KL}(p_2 \| p_1)\Big)
+
+    A target from the end begins with the end token and ends with the begin token, so the first token says
+    which way it goes. The two passes differ by their dropout; pulling their predictions together keeps the
+    model from leaning on what dropout may take away.
+
+    Args:
+        pad_id: padding, in source and target alike.
+        smoothing: as in `cross_entropy`.
+        agreement: the weight alpha of the divergence.
+
+    Raises:
+        ValueError: when `agreement` is negative.
+
+    Reference:
+        Liu et al. 2016 for both directions; Wu et al. 2021 (R-Drop) for the agreement.
+    """
+
+    def __init__(self, pad_id: int, smoothing: float, agreement: float):
+        super().__init__(pad_id, smoothing)
+        if not agreement >= 0:
+            raise ValueError(f"agreement ({agreement}) must be at least 0")
+        self.agreement = agreement
+
+    def __call__(self, model: Transformer, batch: Batch) -> tuple[Tensor, int]:
+        """Return the summed loss and the number of tokens, those of both directions."""
+        src, tgt = batch
+        src = src.repeat(2, 1)
+        mask = padding_mask(src, self.pad_id)
+        memory = model.encode(src, mask).repeat(2, 1, 1)  # both directions share it
+        tgt = torch.cat([tgt.repeat(2, 1), backwards(tgt, self.pad_id).repeat(2, 1)])  # (4 B, T)
+        logits = model.generator(model.decode(tgt[:, :-1], memory, mask.repeat(2, 1, 1, 1)))
+        total, count = cross_entropy(logits, tgt[:, 1:], self.pad_id, self.smoothing)
+        front, end = logits.float().log_softmax(dim=-1).chunk(2)
+        first, second = (torch.cat(pair) for pair in zip(front.chunk(2), end.chunk(2), strict=True))
+        real = torch.cat([part.chunk(2)[0] for part in tgt[:, 1:].chunk(2)]) != self.pad_id
+        apart = ((first.exp() - second.exp()) * (first - second)).sum(dim=-1)[real].sum()
+        return total / 2 + self.agreement / 4 * apart, count // 2
 
 
 def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transformer:
@@ -388,6 +485,7 @@ def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transform
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
+    model.both_ways = recipe.agreement > 0
     return use_byte_dropout(model)
 
 
@@ -418,11 +516,17 @@ def g2p_trainer(
     seed_everything(recipe.seed)
     device = device or default_device()
     model = g2p_model(recipe, stress).to(device)
+    both = BothWaysLoss(0, recipe.smoothing, recipe.agreement)
+
+    def schedule(step: int) -> float:
+        rate = linear(step, recipe.peak, recipe.warmup, recipe.horizon or recipe.steps)
+        return faded(rate, step, recipe.steps, recipe.fade)
+
     return Trainer(
         model,
-        SequenceLoss(pad_id=0, smoothing=recipe.smoothing),
+        both if recipe.agreement else SequenceLoss(pad_id=0, smoothing=recipe.smoothing),
         lambda epoch: g2p_batches(pairs, recipe.max_tokens, recipe.seed, epoch),
-        lambda step: linear(step, recipe.peak, recipe.warmup, recipe.steps),
+        schedule,
         torch.optim.AdamW(decay_groups(model, recipe.weight_decay), lr=0.0, betas=(0.9, 0.98), fused=True),
         autocast=autocast_dtype(device),
     )
@@ -430,7 +534,7 @@ def g2p_trainer(
 
 def train_g2p(
     folder: str | os.PathLike,
-    recipe: G2PRecipe = G2PRecipe(),
+    phases: Sequence[G2PRecipe] = G2P_PHASES,
     steps: int | None = None,
     resume: bool = False,
     save_every: int = 250,
@@ -439,9 +543,28 @@ def train_g2p(
 ) -> Path:
     """Train the pronunciation model and write its averaged weights to `<folder>/g2p.safetensors`.
 
-    Progress and the error on 500 development words go to the standard error stream. Arguments and errors are
-    those of `train_recipe`.
+    Each phase begins with the last weights of the one before, a new optimizer and a schedule of its own. All
+    but the last write to a folder of their own, `<folder>/phase-1` and so on. Progress and the error on 500
+    development words go to the standard error stream.
+
+    Args:
+        folder: where everything is written.
+        phases: what is trained, one after the other; all have the same shape.
+        steps: stop after so many updates in all, those of earlier phases included.
+        resume: continue from the training states in the folder.
+        save_every, check_every, process: as in `train_recipe`.
+
+    Raises:
+        FileExistsError, FileNotFoundError, ValueError: as `train_recipe`.
     """
+    total = sum(recipe.steps for recipe in phases)
+    left = total if steps is None else steps
+    if not 1 <= left <= total:
+        raise ValueError(f"steps ({steps}) must be from 1 to the recipe's {total}")
+    folders = [Path(folder) / f"phase-{i + 1}" for i in range(len(phases) - 1)] + [Path(folder)]
+    begun = [(own / "state.pt").exists() or previous(own / "state.pt").exists() for own in folders]
+    if any(begun) and not resume:
+        raise FileExistsError(f"folder ({folder}) must hold no training state, unless it is to be resumed")
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     words = spread(list(split.dev), 500)
 
@@ -450,8 +573,21 @@ def train_g2p(
         wrong = metrics.word_error_rate(spoken, [split.dev[word] for word in words])
         return f"{wrong:.1%} of {len(words)} development words wrong"
 
-    trainer = g2p_trainer(g2p_pairs(split.train), recipe)
-    return train_recipe(trainer, folder, recipe, check, steps, resume, save_every, check_every, process)
+    weights = None
+    for i, (recipe, own) in enumerate(zip(phases, folders, strict=True)):
+        going_on = resume and (begun[i] or i == 0)
+        if not (going_on and any(begun[i + 1 :])):  # else it was finished before
+            trainer = g2p_trainer(g2p_pairs(split.train), recipe)
+            if weights is not None:
+                trainer.model.load_state_dict(weights)
+            count = min(left, recipe.steps)
+            times = (save_every, check_every)
+            path = train_recipe(trainer, own, recipe, check, count, going_on, *times, process)
+        left -= recipe.steps
+        if left <= 0:
+            break
+        weights = load_state(own / "state.pt")["model"]
+    return path
 
 
 def spread(words: Sequence[str], count: int) -> list[str]:
@@ -482,7 +618,8 @@ def pronounce(
     Args:
         words: lower or upper case, the letters a to z only.
         model: what pronounces them; the shipped one where it is None.
-        num_beams: hypotheses kept by beam search; 1 for greedy search.
+        num_beams: 1 for greedy search from the front; more for `both_ways`, or for beam search where the
+            model has learned to write from the front only.
         alpha: exponent of the length in the score of a hypothesis.
         batch: the most words decoded together; they are of one length.
         autocast: lower precision for the matrix products, as from `autocast_dtype`; None for float32, which
@@ -494,32 +631,112 @@ def pronounce(
     words = [check_word(word) for word in words]
     model = load_g2p() if model is None else model
     letters = cmudict.letters()
-    phonemes = cmudict.phonemes(stress=model.generator.projection.out_features == len(cmudict.phonemes()))
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
     spoken: list[tuple[str, ...]] = [()] * len(words)
     # words of one length need no padding, and none is limited by its neighbours
     for group in (list(same) for _, same in groupby(order, key=lambda i: len(words[i]))):
         for rows in (group[begin : begin + batch] for begin in range(0, len(group), batch)):
             src = torch.tensor([[*letters.encode(words[i]), letters.eos_id] for i in rows])
-            for i, ids in zip(rows, _decode(model, src, num_beams, alpha, autocast), strict=True):
-                spoken[i] = phonemes.decode(ids)
+            for i, said in zip(rows, _decode(model, src, num_beams, alpha, autocast), strict=True):
+                spoken[i] = said
     return spoken
 
 
 def _decode(
     model: Transformer, src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
-) -> Tensor:
-    """Write the phonemes of words of one length: (B, S) -> (B, T), on the CPU."""
+) -> list[tuple[str, ...]]:
+    """Write the phonemes of words of one length, from their letters (B, S)."""
+    phonemes = cmudict.phonemes(stress=model.generator.projection.out_features == len(cmudict.phonemes()))
     src = src.to(next(model.parameters()).device)
     longest = min(src.size(1) + 10, LONGEST_WORD + 1)  # few words have more phonemes than letters
-    start = torch.full((len(src), 1), cmudict.Vocabulary.bos_id, device=src.device)
-    ends = (cmudict.Vocabulary.eos_id, cmudict.Vocabulary.pad_id)
+    start = torch.full((len(src), 1), phonemes.bos_id, device=src.device)
+    ends = (phonemes.eos_id, phonemes.pad_id)
     lower = torch.autocast(src.device.type, autocast or torch.bfloat16, enabled=autocast is not None)
     with evaluating(model), lower:
+        if num_beams > 1 and model.both_ways:
+            return both_ways(model, src, phonemes, longest, num_beams, alpha)
         step = TransformerStep(model, src, max_len=longest + 1)
         if num_beams == 1:
-            return greedy_search(step, start, *ends, longest).cpu()
-        return beam_search(step, start, *ends, longest, num_beams, alpha)[0].cpu()
+            rows = greedy_search(step, start, *ends, longest)
+        else:
+            rows, _ = beam_search(step, start, *ends, longest, num_beams, alpha)
+    return [phonemes.decode(row) for row in rows.tolist()]
+
+
+def both_ways(
+    model: Transformer,
+    src: Tensor,
+    phonemes: cmudict.Vocabulary,
+    max_new_tokens: int,
+    num_beams: int = 5,
+    alpha: float = 0.0,
+) -> list[tuple[str, ...]]:
+    """Write words from the front and from the end, and choose what both find likely.
+
+    Each direction proposes its best answers. Every proposal is scored by both, with the mean of the two
+    log-probabilities. Proposals that differ in stress only are added up before the best is chosen.
+
+    Args:
+        model: trained by `BothWaysLoss`, in eval mode.
+        src: letters of words of one length, (B, S).
+        phonemes: what the model writes.
+        max_new_tokens: the most phonemes, with the end.
+        num_beams: hypotheses kept by each search, and proposals of each.
+        alpha: exponent of the length in the score of each search.
+
+    Reference:
+        Liu et al. 2016.
+    """
+    begin, end, pad_id = phonemes.bos_id, phonemes.eos_id, phonemes.pad_id
+    proposals = []
+    for first, last in ((begin, end), (end, begin)):
+        start = torch.full((len(src), 1), first, device=src.device)
+        step = TransformerStep(model, src, max_len=max_new_tokens + 1)
+        ids, _ = n_best_search(step, start, last, pad_id, max_new_tokens, num_beams, alpha, num_beams)
+        proposals.append(F.pad(ids, (0, 1 + max_new_tokens - ids.size(2)), value=pad_id))
+    rows = torch.cat(proposals, dim=1).flatten(0, 1)  # (B * 2 num_beams, T)
+    rows = torch.where(rows[:, :1] == end, backwards(rows, pad_id), rows)
+    memory = model.encode(src).repeat_interleave(2 * num_beams, dim=0)
+    scores = sum(log_probability(model, memory, way, pad_id) for way in (rows, backwards(rows, pad_id))) / 2
+    # others were cut off, fill up a list or hold what is no phoneme
+    last = rows.gather(1, (rows != pad_id).sum(dim=1, keepdim=True) - 1)[:, 0]
+    whole = (rows[:, 0] == begin) & (last == end) & (((rows == begin) | (rows == end)).sum(dim=1) == 2)
+    whole |= ~whole.view(len(src), -1).any(dim=1).repeat_interleave(2 * num_beams)  # unless nothing could end
+    scores = scores.masked_fill(~whole, -math.inf)
+    spoken = [phonemes.decode(row) for row in rows.tolist()]
+    groups = zip(_split(spoken, 2 * num_beams), _split(scores.tolist(), 2 * num_beams), strict=True)
+    return [_agreed(*group) for group in groups]
+
+
+def log_probability(model: Transformer, memory: Tensor, tgt: Tensor, pad_id: int = 0) -> Tensor:
+    """Sum the log-probabilities of each target's tokens after its first.
+
+    Shape:
+        - memory (B, S, d_model)
+        - tgt (B, T)
+        - output (B,)
+    """
+    logits = model.generator(model.decode(tgt[:, :-1], memory))
+    log_probs = logits.float().log_softmax(dim=-1)  # (B, T - 1, V)
+    chosen = log_probs.gather(-1, tgt[:, 1:, None])[..., 0]
+    return chosen.masked_fill(tgt[:, 1:] == pad_id, 0.0).sum(dim=-1)
+
+
+def _agreed(proposals: Sequence[tuple[str, ...]], scores: Sequence[float]) -> tuple[str, ...]:
+    """The best of the proposals whose probabilities, added up over stress, are the highest."""
+    best: dict[tuple[str, ...], float] = {}
+    for proposal, score in zip(proposals, scores, strict=True):
+        best[proposal] = max(score, best.get(proposal, -math.inf))  # both directions may propose the same
+    mass: dict[tuple[str, ...], float] = {}
+    for proposal, score in best.items():
+        bare = cmudict.strip_stress(proposal)
+        mass[bare] = mass.get(bare, 0.0) + math.exp(score)
+    heaviest = max(mass, key=mass.__getitem__)
+    return max((p for p in best if cmudict.strip_stress(p) == heaviest), key=best.__getitem__)
+
+
+def _split(items: Sequence, size: int) -> list:
+    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def check_word(word: str) -> str:

@@ -21,7 +21,7 @@ from .decoding import check_search
 from .distributed import Process
 from .generation import GPTStep, next_token_probabilities, repetition_penalty, stream
 from .gpt import GPT, GPTConfig
-from .recipes import CHECKPOINTS, Goal, Recipe, load_model, train_recipe, use_byte_dropout
+from .recipes import CHECKPOINTS, Goal, Recipe, faded, load_model, train_recipe, use_byte_dropout
 from .runtime import default_device, evaluating, seed_everything
 from .tokenization import CharTokenizer
 from .training import (
@@ -162,7 +162,7 @@ def learning_rate(step: int, recipe: ShakespeareRecipe = ShakespeareRecipe()) ->
     So a run can be ended early: until the fade begins it is the run of `horizon` updates.
     """
     rate = cosine(step, recipe.peak, recipe.warmup, recipe.horizon, recipe.floor)
-    return rate * min(1.0, (recipe.steps - step) / recipe.fade)
+    return faded(rate, step, recipe.steps, recipe.fade)
 
 
 def shakespeare_trainer(

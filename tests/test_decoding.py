@@ -15,6 +15,7 @@ from annotated_transformer.decoding import (
     TransformerStep,
     beam_search,
     length_normalized,
+    n_best_search,
 )
 
 PAD, EOS = 0, 1
@@ -115,8 +116,9 @@ def prefix_step(vocab, seed, sharp=2.0):
     return step
 
 
-def enumerate_best(step, start, vocab, max_new, alpha):
-    best, best_score = None, -math.inf
+def enumerate_all(step, start, vocab, max_new, alpha):
+    """Every hypothesis that ends within `max_new` tokens, with its score, the best first."""
+    found = []
     others = [t for t in range(vocab) if t != EOS]
     for n in range(1, max_new + 1):
         for body in itertools.product(others, repeat=n - 1):
@@ -124,19 +126,40 @@ def enumerate_best(step, start, vocab, max_new, alpha):
             for token in (*body, EOS):
                 total += step(torch.tensor([ids])).log_softmax(-1)[0, token].item()
                 ids.append(token)
-            if total / n**alpha > best_score:
-                best, best_score = ids, total / n**alpha
-    return best, best_score
+            found.append((total / n**alpha, ids))
+    return sorted(found, reverse=True)
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000), alpha=st.sampled_from([0.0, 0.6, 1.0]), vocab=st.integers(3, 4))
 def test_a_wide_beam_equals_exhaustive_enumeration(seed, alpha, vocab):
     step = prefix_step(vocab, seed)
-    want, want_score = enumerate_best(step, 2, vocab, 4, alpha)
+    want_score, want = enumerate_all(step, 2, vocab, 4, alpha)[0]
     ids, score = beam_search(step, torch.tensor([[2]]), EOS, PAD, 4, num_beams=vocab**4, alpha=alpha)
     assert score.item() == pytest.approx(want_score, abs=1e-5)
     assert ids[0, : len(want)].tolist() == want
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), alpha=st.sampled_from([0.0, 1.0]), count=st.integers(1, 6))
+def test_a_wide_beam_lists_the_best_of_an_enumeration(seed, alpha, count):
+    step = prefix_step(3, seed)
+    want = enumerate_all(step, 2, 3, 4, alpha)[:count]
+    ids, scores = n_best_search(step, torch.tensor([[2]]), EOS, PAD, 4, 3**4, alpha, count)
+    assert ids.shape[:2] == (1, count)
+    for row, score, (want_score, want_row) in zip(ids[0].tolist(), scores[0].tolist(), want, strict=True):
+        assert score == pytest.approx(want_score, abs=1e-5)
+        assert row[: len(want_row)] == want_row and all(token == PAD for token in row[len(want_row) :])
+
+
+def test_a_list_is_filled_up_where_fewer_hypotheses_end():
+    table = torch.full((4, 4), -math.inf)
+    table[2, 3] = table[3, EOS] = 0.0  # 2 3 end is all there is
+    ids, scores = n_best_search(table_step(table), torch.tensor([[2]]), EOS, PAD, 4, 2, 0.0, count=3)
+    assert ids[0, :, :3].tolist() == [[2, 3, 1], [2, 0, 0], [2, 0, 0]]
+    assert scores[0].tolist() == [0.0, -math.inf, -math.inf]
+    with pytest.raises(ValueError, match=r"count \(0\) must be at least 1"):
+        n_best_search(table_step(table), torch.tensor([[2]]), EOS, PAD, 4, count=0)
 
 
 @settings(max_examples=25, deadline=None)

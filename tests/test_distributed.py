@@ -72,8 +72,8 @@ def gradient_cases():
 
 
 TINY = G2PRecipe(
-    d_model=12, num_heads=2, d_ff=13, encoder_layers=1, decoder_layers=1, max_tokens=60, warmup=2, steps=9,
-    snapshots=2, snapshot_every=2,
+    d_model=12, num_heads=2, d_ff=13, encoder_layers=1, decoder_layers=1, max_tokens=60, warmup=2,
+    steps=9, snapshots=2, snapshot_every=2,
 )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def work(folder):
 
         cmudict.load_cmudict, split = syllables, cmudict.split_by_headword
         cmudict.split_by_headword = partial(split, test=12, dev=8)
-        path = train_g2p(folder / "run", TINY, save_every=4, check_every=5, process=process)
+        path = train_g2p(folder / "run", [TINY], save_every=4, check_every=5, process=process)
         assert path == folder / "run" / "g2p.safetensors"
 
 

