@@ -6,6 +6,7 @@ error in the browser and give every figure its alternative text.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from inspect import isfunction
@@ -156,6 +157,26 @@ def see_through_decorators() -> None:
     autodoc._CLASS_NEW_BLACKLIST.append("sphinx.ext.autodoc.mock._MockObject.__new__")
 
 
+def write_weights(app) -> None:
+    """Write the scripts with the weights of the GPT that runs in the page, from the shipped checkpoint.
+
+    They are 5 MB and follow from the checkpoint, so they are not committed. The module that makes them needs
+    the standard library only; it is loaded by its path, since its package needs torch.
+    """
+    if not isinstance(app.builder, StandaloneHTMLBuilder):
+        return
+    package = Path(app.srcdir) / "annotated_transformer"
+    path = package / "interactive" / "gpt_weights.py"
+    spec = importlib.util.spec_from_file_location("gpt_weights", path)
+    gpt_weights = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(gpt_weights)
+    weights = gpt_weights.quantize((package / "checkpoints" / "shakespeare.safetensors").read_bytes())
+    folder = Path(app.outdir) / "_static" / "gpt"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in gpt_weights.scripts(weights).items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def setup(app) -> dict:
     see_through_decorators()
     wait_for_katex()
@@ -163,6 +184,7 @@ def setup(app) -> dict:
     app.add_transform(AlternativeText)
     app.add_post_transform(Captions)
     app.connect("builder-inited", add_filters)
+    app.connect("builder-inited", write_weights)
     app.connect("autodoc-process-docstring", link_chapters)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("html-page-context", let_keys_scroll_tables)
