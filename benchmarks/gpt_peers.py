@@ -5,13 +5,19 @@ Each is called as this package's `GPT` is: ids (B, T) to logits (B, T, V).
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import torch
 import transformers
 from torch import Tensor, nn
+from x_transformers import Decoder, TransformerWrapper
 
 from annotated_transformer.gpt import GPTConfig
 
-LIBRARIES = {"transformers": f"transformers {transformers.__version__}"}
+LIBRARIES = {
+    "transformers": f"transformers {transformers.__version__}",
+    "x-transformers": f"x-transformers {version('x-transformers')}",
+}
 
 
 class HuggingFace(nn.Module):
@@ -37,3 +43,22 @@ class HuggingFace(nn.Module):
         return self.core.generate(
             ids, attention_mask=seen, max_new_tokens=steps, do_sample=False, **options
         )
+
+
+class XTransformers(nn.Module):
+    """The decoder of x-transformers; `fused` takes torch's fused attention."""
+
+    def __init__(self, config: GPTConfig, fused: bool = False):
+        super().__init__()
+        layers = Decoder(
+            dim=config.d_model, depth=config.num_layers, heads=config.num_heads, attn_flash=fused,
+            attn_dim_head=config.d_model // config.num_heads, attn_dropout=config.attention_dropout,
+            ff_mult=config.d_ff // config.d_model, ff_dropout=config.dropout,
+        )  # fmt: skip
+        self.core = TransformerWrapper(
+            num_tokens=config.vocab_size, max_seq_len=config.max_len, attn_layers=layers,
+            emb_dropout=config.dropout, tie_embedding=True,
+        )  # fmt: skip
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.core(ids)
