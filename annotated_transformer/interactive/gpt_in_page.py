@@ -112,7 +112,8 @@ def stored_steps(model: GPT, prompt: str, seed: int, steps: int) -> dict:
     for i in range(steps + 1):
         scores = step(ids)[0].log_softmax(-1)
         logits.append(decimal_places(scores))
-        maps = torch.stack([weights[0, :, -1] for weights in attention_maps(model, ids[:, step.start :]).values()])
+        maps = attention_maps(model, ids[:, step.start :]).values()
+        maps = torch.stack([weights[0, :, -1] for weights in maps])
         attention.append((1000 * maps).round().int().tolist())
         if i < steps:
             drawn = pick(next_token_probabilities(scores).tolist(), uniform(seed, i))
