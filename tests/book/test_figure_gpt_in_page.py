@@ -153,6 +153,7 @@ def test_the_loaded_model_writes_what_the_package_writes(opened):
     page.get_by_role("button", name="load the model").click()
     page.locator(LOADED).wait_for()
     assert page.get_by_role("button", name="load the model").is_disabled()
+    page.locator(".at-bar").first.wait_for()  # it has read the prompt
     for shown, wanted in zip(titles(page), before, strict=True):
         assert shown[0] == wanted[0]
         numbers = [[float(n) for n in title[3:].split(" → ")] for title in (shown, wanted)]
