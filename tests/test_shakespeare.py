@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from annotated_transformer import recipes, shakespeare
-from annotated_transformer.data.shakespeare import CHARACTERS, TinyShakespeare
+from annotated_transformer.data.shakespeare import CHARACTERS, TinyShakespeare, load_shakespeare
 from annotated_transformer.generation import GPTStep, generate
 from annotated_transformer.recipes import (
     ByteDropout,
@@ -42,7 +42,7 @@ from annotated_transformer.shakespeare import (
     window_loss,
     write_text,
 )
-from annotated_transformer.training import cosine, load_state
+from annotated_transformer.training import cosine, evaluate, load_state
 
 TINY = ShakespeareRecipe(
     d_model=14,
@@ -444,3 +444,62 @@ def test_the_must_decides(small_world, model, monkeypatch):
     assert evaluate_shakespeare(model)[1]
     monkeypatch.setattr(shakespeare, "validation_loss", lambda model, text: 1.5201)
     assert not evaluate_shakespeare(model)[1]
+
+
+# what is shipped
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The shipped model."""
+    return load_shakespeare_gpt()
+
+
+def card():
+    """The text of the card beside the shipped weights."""
+    return shakespeare.CHECKPOINT.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_the_shipped_checkpoint_is_small(shipped):
+    assert shakespeare.CHECKPOINT.stat().st_size <= 12_000_000
+    assert sum(p.numel() for p in shipped.parameters()) <= 4_000_000
+    assert all(w.dtype == torch.bfloat16 for w in read_weights(shakespeare.CHECKPOINT)[0].values())
+
+
+def test_the_card_repeats_the_recipe_of_the_shipped_weights():
+    assert read_weights(shakespeare.CHECKPOINT)[1] == ShakespeareRecipe().header()
+    for name, value in asdict(ShakespeareRecipe()).items():
+        assert f"| `{name}` | {value} |" in card()
+    assert "python -m annotated_transformer train shakespeare" in card()
+    assert not re.search(r"/(home|root|tmp|work|opt)/", card())
+
+
+def test_the_shipped_model_writes_lines_of_speakers_in_words(shipped):
+    """Names in capitals and a colon; most words are those of the sentence that a reader would expect."""
+    text = "ROMEO:" + "".join(write_text("ROMEO:", 240, shipped, seed=0, temperature=0.5))
+    assert re.search(r"\n\n[A-Z][A-Za-z ]+:\n", text)
+    words = re.findall(r"[a-z]+", text.lower())
+    known = set("the and to of i my that a not in is me you thou with it for be his your this he".split())
+    assert sum(word in known for word in words) >= len(words) / 5
+
+
+@pytest.mark.network
+def test_the_shipped_model_predicts_a_sixteenth_of_the_validation_text(shipped):
+    """Every sixteenth window; the bound leaves room for so small a part."""
+    data = torch.tensor(tokenizer().encode(load_shakespeare().validation))
+    windows = [batch for batch in validation_batches(data, 256, batch=1) if len(batch[0][0]) == 256]
+    assert evaluate(shipped, windows[::16], window_loss) <= 1.6
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_the_shipped_model_meets_the_must_and_scores_what_the_card_says(shipped):
+    table, met = evaluate_shakespeare(shipped)
+    assert met
+    scores = card().split("## Scores")[1]
+    title, *rows = table.splitlines()
+    assert title in scores
+    for row in rows:
+        name, ours = row[:40].rstrip(), float(row[40:].split()[0])
+        (stated,) = re.findall(rf"^{name} +([\d.]+) ", scores, re.MULTILINE)
+        assert_close(float(stated), ours, rtol=5e-4, atol=0)
