@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,6 @@ G2P_CHECKPOINT = CHECKPOINTS / "g2p.safetensors"
 LONGEST_WORD = 48  # letters; the longest in the dictionary has 28
 
 Pairs = list[tuple[list[int], list[int]]]
-Model = TypeVar("Model", bound=nn.Module)
 
 
 # --- what all recipes share -------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ def faded(rate: float, step: int, steps: int, fade: int) -> float:
     return rate * min(1.0, (steps - step) / fade) if fade else rate
 
 
-def use_byte_dropout(model: Model) -> Model:
+def use_byte_dropout(model: nn.Module) -> nn.Module:
     """Replace each plain dropout and layer norm of a model by the two above, and return the model."""
     for module in model.modules():
         for name, part in module.named_children():
@@ -294,7 +293,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict({**weights, **twice})
 
 
-def load_model(path: str | os.PathLike, kind: type[Recipe], build: Callable[[Recipe], Model]) -> Model:
+def load_model(path: str | os.PathLike, kind: type[Recipe], build: Callable[[Recipe], nn.Module]) -> nn.Module:
     """Load a trained model, in float32 and in eval mode.
 
     Args:
