@@ -293,7 +293,9 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict({**weights, **twice})
 
 
-def load_model(path: str | os.PathLike, kind: type[Recipe], build: Callable[[Recipe], nn.Module]) -> nn.Module:
+def load_model(
+    path: str | os.PathLike, kind: type[Recipe], build: Callable[[Recipe], nn.Module]
+) -> nn.Module:
     """Load a trained model, in float32 and in eval mode.
 
     Args:
