@@ -2,7 +2,7 @@ import { Bars, distribution, pick, settingControls, uniform, values, visible } f
 import { GPT, concatenate, decode, readWeights, windowStart } from "./gpt_model.js";
 import { canvasMap, decimals, element, matrix, range, say, shade, weightColor, whole } from "./shared.js";
 
-const SLICE = 12; // milliseconds of work between two drawings
+const [SLICE, MOST] = [12, 200]; // milliseconds of work between two drawings, at least and at most
 const HEIGHT = 5; // of a head's row, in pixels
 
 // adds the scripts of the weights to the page, one after the other; each leaves its part in atWeights
@@ -71,7 +71,7 @@ export function render(panel, data, labels) {
   const [first, second, third, fourth] = range(4).map(group);
   const loader = panel.button(say(labels.load, { size: weights.megabytes }), load, first);
   const bar = panel.add(element("progress", { max: weights.parts, value: 0, "aria-label": labels.progress, hidden: true }), first);
-  const prompt = panel.text({ label: labels.prompt, value: data.prompt, length: data.longest, into: first });
+  const prompt = panel.text({ label: labels.prompt, value: data.prompt.replaceAll("\n", "\\n"), length: data.longest, into: first });
   const controls = settingControls(panel, data, labels, second);
   const seed = panel.number({ label: labels.seed, value: data.seed, min: 0, max: 2 ** 32 - 1, step: 1, into: second });
   seed.input.style.width = "8em";
@@ -84,7 +84,8 @@ export function render(panel, data, labels) {
   const [bars, path] = [new Bars(characters, labels), new Path(labels)];
   const next = element("p", { class: "at-note" });
   panel.resets.push(restart);
-  let given = [prompt.value, seed.value].join("\n");
+  const asked = () => prompt.value.replaceAll("\\n", "\n"); // a field of one line
+  let given = [asked(), seed.value].join("\n");
 
   function restart() {
     stop();
@@ -106,7 +107,7 @@ export function render(panel, data, labels) {
 
   // what is known of the place after the text: null where the stored example says nothing, or the model still reads
   function look() {
-    const text = prompt.value + drawn.map(({ character }) => character).join("");
+    const text = asked() + drawn.map(({ character }) => character).join("");
     if (!model) {
       const at = text.length - data.prompt.length;
       const logits = (data.prompt + stored.text).startsWith(text) ? stored.logits[at] : undefined;
@@ -135,19 +136,22 @@ export function render(panel, data, labels) {
   }
 
   function begin() {
-    run = { since: performance.now(), count: drawn.length };
+    run = { since: performance.now(), drawn: performance.now(), count: drawn.length };
     runner.textContent = labels.stop;
     requestAnimationFrame(tick);
   }
 
   function tick() {
     if (!run) return;
-    const until = performance.now() + SLICE;
+    const now = performance.now(); // two thirds of the time are for writing, where drawing is slow
+    const until = now + Math.min(Math.max(SLICE, 2 * (now - run.drawn)), MOST);
     let going = true;
     while (going && performance.now() < until) going = advance() && drawn.length < run.count + data.most;
     if (going || (model && drawn.length < run.count + data.most)) requestAnimationFrame(tick);
     else finish();
-    if (run) panel.draw();
+    if (!run) return;
+    run.drawn = performance.now();
+    panel.draw();
   }
 
   function stop() {
@@ -165,21 +169,21 @@ export function render(panel, data, labels) {
   // a message stands until the reader changes something
   const state = () => JSON.stringify([prompt, seed, layer, head, log, ...Object.values(controls)].map((control) => control.value).concat(drawn.length));
   const tell = (text) => { note = { text, state: state() }; };
-  const foreign = () => [...new Set(prompt.value)].filter((character) => !characters.includes(character));
-  const valid = () => prompt.value !== "" && foreign().length === 0;
+  const foreign = () => [...new Set(asked())].filter((character) => !characters.includes(character));
+  const valid = () => asked() !== "" && foreign().length === 0;
 
   panel.start(() => {
-    const now = [prompt.value, seed.value].join("\n");
+    const now = [asked(), seed.value].join("\n");
     if (now !== given) restart();
     given = now;
     const here = valid() ? look() : null;
     stepper.disabled = runner.disabled = !here && !run;
-    const parts = path.update(prompt.value, drawn);
+    const parts = path.update(asked(), drawn);
     const spoken = note.state === state() ? note.text : "";
     if (!here) {
       const waits = model && valid();
       if (waits) requestAnimationFrame(() => panel.draw());
-      const words = waits ? say(labels.reading, { done: model.past.length, all: prompt.value.length + drawn.length - start })
+      const words = waits ? say(labels.reading, { done: model.past.length, all: asked().length + drawn.length - start })
         : valid() ? labels.needs : say(labels.foreign, { characters: foreign().map(visible).join(" ") });
       panel.show(parts, element("p", { class: "at-needs" }, words));
       panel.say(spoken || words);
@@ -191,7 +195,7 @@ export function render(panel, data, labels) {
     panel.show(parts, next, bars.legend, bars.node, attentionView(here.maps(), here.window, layer.value - 1, head.value - 1, labels, panel.width));
     path.text.scrollTop = path.text.scrollHeight;
     const top = made.order[0];
-    panel.say(run ? labels.writing : spoken || labels.status, { text: prompt.value.length + drawn.length,
+    panel.say(run ? labels.writing : spoken || labels.status, { text: asked().length + drawn.length,
       character: visible(characters[top]), before: decimals(made.before[top]), after: decimals(made.after[top]) });
   }, labels.reset);
 }

@@ -35,7 +35,7 @@ LABELS = {
     "loaded": "The model is loaded: {parameters} parameters in {layers} layers.",
     "missing": "The model's weights are not beside this page: they come with the built book. In a notebook, "
     "the control with the button “Write” runs the model.",
-    "prompt": "prompt",
+    "prompt": "prompt (\\n begins a line)",
     "temperature": "temperature",
     "top_k": "top-k",
     "all": "all",

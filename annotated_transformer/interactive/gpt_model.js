@@ -40,25 +40,32 @@ export function dequantize(whole, scales) {
   return numbers;
 }
 
-// out = weight x + bias, the weight row by row; `add` adds to what out holds
+// out = weight x + bias, the weight row by row; `add` adds to what out holds. Four rows at once: each number of x
+// is read once for them, and no sum waits for another.
 export function linear(out, x, weight, bias, add = false) {
   const columns = x.length;
-  const whole = columns - (columns % 4);
-  for (let row = 0, at = 0; row < out.length; row += 1, at += columns) {
-    let a = bias ? bias[row] : 0; // four sums, so that none waits for another
+  const whole = out.length - (out.length % 4);
+  if (!add) out.fill(0);
+  if (bias) for (let row = 0; row < out.length; row += 1) out[row] += bias[row];
+  for (let row = 0; row < whole; row += 4) {
+    let a = 0;
     let b = 0;
     let c = 0;
     let d = 0;
-    let i = 0;
-    for (; i < whole; i += 4) {
-      a += weight[at + i] * x[i];
-      b += weight[at + i + 1] * x[i + 1];
-      c += weight[at + i + 2] * x[i + 2];
-      d += weight[at + i + 3] * x[i + 3];
+    for (let i = 0, at = row * columns; i < columns; i += 1, at += 1) {
+      const z = x[i];
+      a += weight[at] * z;
+      b += weight[at + columns] * z;
+      c += weight[at + 2 * columns] * z;
+      d += weight[at + 3 * columns] * z;
     }
-    for (; i < columns; i += 1) a += weight[at + i] * x[i];
-    const sum = a + b + (c + d);
-    out[row] = add ? out[row] + sum : sum;
+    out[row] += a;
+    out[row + 1] += b;
+    out[row + 2] += c;
+    out[row + 3] += d;
+  }
+  for (let row = whole; row < out.length; row += 1) {
+    for (let i = 0; i < columns; i += 1) out[row] += weight[row * columns + i] * x[i];
   }
 }
 
