@@ -22,7 +22,7 @@ CONTEXTS = (
     "First Citize",
     "What say you to m",
     "O, speak again, bright angel! for thou ar",
-    "ROMEO:\n",
+    "He is gone.\n\n",
 )
 LABELS = {
     "title": "What the settings leave of a distribution",
