@@ -4,7 +4,7 @@ import { decimals, element, range, say, softmax } from "./shared.js";
 
 export const visible = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎");
 
-// before: the model's; after: what is drawn from; kept: what top-k, top-p and min-p leave; order: likeliest first
+// before: the model's; after: what is drawn from; kept: what top-k, top-p and min-p leave; order: by likelihood
 export function distribution(logits, { temperature = 1, topK = Infinity, topP = 1, minP = 0 } = {}) {
   const highest = Math.max(...logits);
   const scaled = logits.map((z) => (z - highest) / Math.max(temperature, 1e-38));
