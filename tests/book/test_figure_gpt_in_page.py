@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_browser import violations
 
 from annotated_transformer.data.shakespeare import CHARACTERS
 from annotated_transformer.generation import GPTStep, next_token_probabilities
@@ -145,7 +146,7 @@ def test_it_shows_the_stored_example_before_anything_is_loaded(opened):
     assert not page.evaluate("'atWeights' in globalThis")
 
 
-def test_the_loaded_model_writes_what_the_package_writes(opened):
+def test_the_loaded_model_writes_what_the_package_writes(opened, axe):
     figure = gpt_in_page(seed=7, steps=3)
     page, seen = opened(figure.page())
     before, weights = titles(page), looks(page)
@@ -164,6 +165,7 @@ def test_the_loaded_model_writes_what_the_package_writes(opened):
     page.get_by_role("button", name="stop").click()
     assert path_of(page)[:60] == continued("The cat", 7, 60)
     print(page.locator(".at-status").inner_text())
+    assert violations(page, axe) == []
 
     page.get_by_label("prompt").fill("KING RICHARD:\\nWhat")
     page.locator("input[type=range]").nth(0).fill("0.7")
