@@ -53,7 +53,7 @@ class Interactive:
         self.identifier = hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def html(self) -> str:
-        """The fragment: style, title, controls that scripting fills, drawing, status, caption, data, module."""
+        """The fragment: style, title, room for controls, drawing, status, caption, data, module."""
         title, caption = escape(self.labels["title"]), escape(self.labels["caption"])
         data = self.json.replace("<", "\\u003c")  # no text can end the script element
         return (
@@ -76,7 +76,8 @@ class Interactive:
             f'<!DOCTYPE html>\n<html lang="en" data-theme="{theme}"><head><meta charset="utf-8">'
             f"<title>{escape(self.labels['title'])}</title>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            "<style>body { margin: 1em; } html[data-theme='dark'] { background: #121212; color: #FFFFFF; }</style>"
+            "<style>body { margin: 1em; } "
+            "html[data-theme='dark'] { background: #121212; color: #FFFFFF; }</style>"
             f"</head><body><main><h1>{escape(self.labels['title'])}</h1>\n{figures}\n</main></body></html>\n"
         )
 

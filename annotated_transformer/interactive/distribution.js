@@ -66,7 +66,7 @@ export class Bars {
     this.slots = [...characters].map(() => {
       const parts = ["at-before", "at-after"].map((kind) => element("div", { class: kind }));
       const name = element("span", {});
-      return { parts, name, node: element("div", { class: "at-bar" }, element("div", { class: "at-box" }, parts), name) };
+      return { parts, name, node: element("div", { class: "at-bar" }, element("div", { class: "at-column" }, parts), name) };
     });
   }
 

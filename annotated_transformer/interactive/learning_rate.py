@@ -20,7 +20,7 @@ LABELS = {
     "rate": "rate × 10⁻³",
     "status": "After {warmup} updates the rate peaks at {peak} × 10⁻³; "
     "after {steps} the paper's schedule is at {last} × 10⁻³.",
-    "chart": "Two curves over {steps} updates. Both rise for {warmup} updates to {peak} thousandths and then fall.",
+    "chart": "Two curves over {steps} updates. Both rise for {warmup} to {peak} thousandths, then fall.",
     "reset": "reset",
 }
 

@@ -168,7 +168,7 @@ def reader(contexts, origins):
 
 @pytest.fixture(scope="session")
 def shown(contexts, tmp_path_factory):
-    """Open interactive figures on a page of their own, from the disk: `with shown(figure) as (page, seen)`."""
+    """Open a figure on a page of its own, from the disk: `with shown(figure) as (page, seen)`."""
     folder = tmp_path_factory.mktemp("figures")
 
     @contextmanager

@@ -91,7 +91,8 @@ def test_axe_finds_no_violation_in_the_dark_theme_on_a_narrow_screen(on_disk, ax
 
 
 WIDER_THAN_THE_SCREEN = """() => {
-  const mayScroll = "pre, .highlight, .pst-scrollable-table-container, .at-scroll, .output.text_html:has(table)";
+  const mayScroll = "pre, .highlight, .pst-scrollable-table-container, .at-scroll, "
+    + ".output.text_html:has(table)";
   const wrong = [];
   if (document.scrollingElement.scrollWidth > window.innerWidth) wrong.push("the page itself");
   for (const node of document.querySelectorAll(".bd-article, .bd-article *")) {

@@ -25,11 +25,11 @@ LOOKS = """(host) => [...host.querySelectorAll(".at-drawing, .at-status, .at-con
   return JSON.stringify([copy.innerHTML, states, pictures]);
 }).join("\\n")"""
 CONTROLS = ".at-controls :is(input, select, button), .at-drawing :is(input, select, button)"
-REACHED = """(host) => {
-  const wanted = [...host.querySelectorAll("%s")].filter((node) => !node.disabled
+REACHED = """(host, controls) => {
+  const wanted = [...host.querySelectorAll(controls)].filter((node) => !node.disabled
     && node.offsetParent !== null && node.tabIndex >= 0 && (node.type !== "radio" || node.checked));
   return wanted.filter((node) => !node.dataset.reached).map((node) => node.outerHTML);
-}""" % CONTROLS
+}"""
 
 
 def assert_quiet(seen) -> None:
@@ -96,7 +96,7 @@ def test_the_keyboard_reaches_every_control_and_the_focus_is_seen(shown, name):
             if state == "outside":
                 break
             assert state == "solid"
-        assert host.evaluate(REACHED) == []
+        assert host.evaluate(REACHED, CONTROLS) == []
 
 
 def test_sliders_obey_the_arrow_keys_and_say_their_value(shown, name):
