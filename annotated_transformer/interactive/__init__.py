@@ -3,3 +3,5 @@
 A figure is a function that returns an `Interactive`, the last expression of a notebook cell. Figures import
 the package; nothing in the package imports them.
 """
+
+from __future__ import annotations
