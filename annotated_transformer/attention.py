@@ -176,8 +176,8 @@ def fused_attention(
 
 
 def _some(rows: Tensor) -> bool:
-    """Say whether any is True; where the numbers cannot be asked for, assume so."""
-    return torch.compiler.is_compiling() or rows.is_meta or bool(rows.any())
+    """Say whether any is True; where asking would wait for a GPU or is impossible, assume so."""
+    return rows.device.type != "cpu" or torch.compiler.is_compiling() or bool(rows.any())
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor | None = None) -> None:

@@ -517,7 +517,10 @@ def g2p_trainer(
     seed_everything(recipe.seed)
     device = device or default_device()
     model = g2p_model(recipe, stress).to(device)
-    both = BothWaysLoss(0, recipe.smoothing, recipe.agreement)
+    if recipe.agreement:
+        loss = BothWaysLoss(0, recipe.smoothing, recipe.agreement)
+    else:
+        loss = SequenceLoss(0, recipe.smoothing)
 
     def schedule(step: int) -> float:
         rate = linear(step, recipe.peak, recipe.warmup, recipe.horizon or recipe.steps)
@@ -525,7 +528,7 @@ def g2p_trainer(
 
     return Trainer(
         model,
-        both if recipe.agreement else SequenceLoss(pad_id=0, smoothing=recipe.smoothing),
+        loss,
         lambda epoch: g2p_batches(pairs, recipe.max_tokens, recipe.seed, epoch),
         schedule,
         torch.optim.AdamW(decay_groups(model, recipe.weight_decay), lr=0.0, betas=(0.9, 0.98), fused=True),
@@ -647,7 +650,7 @@ def _decode(
     model: Transformer, src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
 ) -> list[tuple[str, ...]]:
     """Write the phonemes of words of one length, from their letters (B, S)."""
-    phonemes = cmudict.phonemes(stress=model.generator.projection.out_features == len(cmudict.phonemes()))
+    phonemes = phonemes_of(model)
     src = src.to(next(model.parameters()).device)
     longest = min(src.size(1) + 10, LONGEST_WORD + 1)  # few words have more phonemes than letters
     start = torch.full((len(src), 1), phonemes.bos_id, device=src.device)
@@ -738,6 +741,11 @@ def _agreed(proposals: Sequence[tuple[str, ...]], scores: Sequence[float]) -> tu
 
 def _split(items: Sequence, size: int) -> list:
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def phonemes_of(model: Transformer) -> cmudict.Vocabulary:
+    """Return what a pronunciation model writes: phonemes with stress marks or without."""
+    return cmudict.phonemes(stress=model.generator.projection.out_features == len(cmudict.phonemes()))
 
 
 def check_word(word: str) -> str:

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from .data.shakespeare import CHARACTERS, load_shakespeare
-from .decoding import check_search
 from .distributed import Process
-from .generation import GPTStep, next_token_probabilities, repetition_penalty, stream
+from .generation import GPTStep, stream
 from .gpt import GPT, GPTConfig
 from .recipes import CHECKPOINTS, Goal, Recipe, faded, load_model, train_recipe, use_byte_dropout
 from .runtime import default_device, evaluating, seed_everything
@@ -289,10 +288,6 @@ def write_text(
             It is raised by the call, not by the first character.
     """
     ids = torch.tensor([check_prompt(prompt)])
-    check_search(ids, max_new_tokens)
-    penalty = sampling.get("penalty", 1.0)
-    rest = {name: value for name, value in sampling.items() if name != "penalty"}
-    next_token_probabilities(repetition_penalty(torch.zeros(1, len(CHARACTERS)), ids, penalty), **rest)
     generator = torch.Generator()
     if seed is None:
         generator.seed()

@@ -23,7 +23,7 @@ from copy import deepcopy
 
 import torch
 from gpt_peers import LIBRARIES, HuggingFace
-from peers import print_machine
+from peers import print_goals, print_machine
 from torch import Tensor
 
 from annotated_transformer.data.results import save_results
@@ -204,10 +204,7 @@ def main() -> None:
         print(f"{row['shape']:18}{row['model']:14}{row['precision']:11}{row['milliseconds']:9.2f}", end="")
         print(f"{row['floor']:10.2f}{row['to floor']:10.2f}{row['gigabytes per second']:7.1f}")
     met = [*goals(rows), positions(4 * arguments.rounds)]
-    print(f"\n{'shape':18}{'ratio':50}{'least':>7}{'median':>8}{'must':>6}{'aim':>6}")
-    for row in met:
-        asked = "".join(f"{row[name] or '':>6}" for name in ("must", "aim"))
-        print(f"{row['shape']:18}{row['goal']:50}{row['ratio']:7.2f}{row['median']:8.2f}{asked}")
+    print_goals(met)
     if arguments.save:
         print("written to", save_results("generation", rows + met))
 

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 from gpt_peers import LIBRARIES, HuggingFace, XTransformers
-from peers import print_machine
+from peers import print_goals, print_machine
 from torch import Tensor, nn
 
 from annotated_transformer.data.results import save_results
@@ -112,10 +112,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['model']:24}{row['precision']:12}{row['parameters']:12,}{row['tokens per second']:10,}")
     met = goals(rows)
-    print(f"\n{'ratio':54}{'least':>7}{'median':>8}{'must':>6}{'aim':>6}")
-    for row in met:
-        asked = "".join(f"{row[name] or '':>6}" for name in ("must", "aim"))
-        print(f"{row['goal']:54}{row['ratio']:7.2f}{row['median']:8.2f}{asked}")
+    print_goals(met)
     if arguments.save:
         print("written to", save_results("gpt_training", rows + met))
 

@@ -123,3 +123,13 @@ def print_machine() -> None:
     """Print what the numbers depend on."""
     print(", ".join(f"{name} {value}" for name, value in describe_machine().items()), end=", ")
     print(f"transformers {transformers.__version__}, matmul {torch.get_float32_matmul_precision()}")
+
+
+def print_goals(rows: list[dict]) -> None:
+    """Print the ratios that were reached beside those asked for."""
+    names = [f"{row['shape']:18}{row['goal']}" if "shape" in row else row["goal"] for row in rows]
+    width = max(map(len, names)) + 2
+    print(f"\n{'ratio':{width}}{'least':>7}{'median':>8}{'must':>6}{'aim':>6}")
+    for name, row in zip(names, rows, strict=True):
+        asked = "".join(f"{row[which] or '':>6}" for which in ("must", "aim"))
+        print(f"{name:{width}}{row['ratio']:7.2f}{row['median']:8.2f}{asked}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from figures import MODULES, example, maker
+from figures import MODULES, NODE, example, maker
 
 from annotated_transformer import plots
 from annotated_transformer.interactive import base
@@ -242,8 +241,7 @@ def test_scripts_are_clean():
 
 def test_pure_functions_of_the_scripts_hold():
     """The unit tests under tests/js, by node's own runner; node comes with pip."""
-    node = shutil.which("node", path=str(Path(sys.executable).parent)) or shutil.which("node")
     files = sorted(map(str, (ROOT / "tests" / "js").glob("*.test.js")))
-    done = subprocess.run([node, "--test", *files], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-500:]
     assert re.search(r"pass [1-9]", done.stdout)

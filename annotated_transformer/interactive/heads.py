@@ -13,7 +13,7 @@ from ..attention import causal_mask
 from ..data import cmudict
 from ..gpt import GPT
 from ..multi_head_attention import MultiHeadAttention, attention_maps
-from ..recipes import G2P_CHECKPOINT, load_g2p, pronounce
+from ..recipes import G2P_CHECKPOINT, load_g2p, phonemes_of, pronounce
 from ..shakespeare import CHECKPOINT, load_shakespeare_gpt, tokenizer
 from ..transformer import Transformer
 from .base import Interactive, rounded, table, texts
@@ -71,8 +71,7 @@ def fresh_projections(seed: int = 0) -> tuple[Tensor, MultiHeadAttention]:
 def line_maps(model: GPT, text: str = LINE) -> Tensor:
     """Where each character of a text looks in a GPT: (layers, H, T, T), in float64."""
     model = copy.deepcopy(model).double().cpu()
-    with torch.no_grad():
-        return torch.cat(list(attention_maps(model, torch.tensor([tokenizer().encode(text)])).values()))
+    return torch.cat(list(attention_maps(model, torch.tensor([tokenizer().encode(text)])).values()))
 
 
 def word_maps(model: Transformer, word: str) -> tuple[tuple[str, ...], Tensor]:
@@ -85,11 +84,10 @@ def word_maps(model: Transformer, word: str) -> tuple[tuple[str, ...], Tensor]:
     model = copy.deepcopy(model).double().cpu()
     said = pronounce([word], model, num_beams=1)[0]
     letters = cmudict.letters()
-    phonemes = cmudict.phonemes(stress=model.generator.projection.out_features == len(cmudict.phonemes()))
+    phonemes = phonemes_of(model)
     src = torch.tensor([[*letters.encode(word), letters.eos_id]])
     tgt = torch.tensor([[phonemes.bos_id, *phonemes.encode(said)]])
-    with torch.no_grad():
-        maps = attention_maps(model, src, tgt, tgt_mask=causal_mask(tgt.size(1)))
+    maps = attention_maps(model, src, tgt, tgt_mask=causal_mask(tgt.size(1)))
     return said, torch.cat([weights for name, weights in maps.items() if "cross" in name])
 
 

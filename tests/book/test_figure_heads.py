@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from figures import in_node  # noqa: E402
+from figures import MOVE_SLIDER, in_node  # noqa: E402
 
 from annotated_transformer import attention_maps, causal_mask, split_heads  # noqa: E402
 from annotated_transformer.attention import attention_weights  # noqa: E402
@@ -26,12 +26,6 @@ from annotated_transformer.interactive.heads import (  # noqa: E402
 )
 from annotated_transformer.recipes import G2PRecipe, g2p_model  # noqa: E402
 from annotated_transformer.shakespeare import ShakespeareRecipe, shakespeare_model, tokenizer  # noqa: E402
-
-SET = """([i, value]) => {
-  const input = document.querySelectorAll(".at-controls input[type=range]")[i];
-  input.value = value;
-  input.dispatchEvent(new Event("input", { bubbles: true }));
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +139,10 @@ def test_controls_show_the_maps_of_the_package(shown, figure, data):
         check_fresh(4)
         check_trained(0, 1, 1, 6)
         for index in (0, 2, 7):
-            page.evaluate(SET, [0, index])
+            page.evaluate(MOVE_SLIDER, [0, index])
             check_fresh(COUNTS[index])
         for i, value in ((1, 2), (2, 3), (3, 11)):
-            page.evaluate(SET, [i, value])
+            page.evaluate(MOVE_SLIDER, [i, value])
         check_trained(0, 2, 3, 11)
         page.locator(".at-queries .at-chip").nth(3).hover()
         check_trained(0, 2, 3, 4)

@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from figures import in_node  # noqa: E402
+from figures import MOVE_SLIDER, in_node  # noqa: E402
 
 from annotated_transformer.interactive.information_flow import KINDS, information_flow, work  # noqa: E402
 from annotated_transformer.sequence_models import (  # noqa: E402
@@ -22,12 +22,6 @@ from annotated_transformer.sequence_models import (  # noqa: E402
     path_length,
     sequential_steps,
 )
-
-SET = """([i, value]) => {
-  const input = document.querySelectorAll(".at-controls input[type=range]")[i];
-  input.value = value;
-  input.dispatchEvent(new Event("input", { bubbles: true }));
-}"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,11 +99,11 @@ def test_controls_show_the_numbers_of_the_package(shown):
 
         check(8, 3, 2, 8, 64)
         for i, value in ((0, 12), (1, 4), (2, 3), (3, 10), (4, 5)):  # the sixth width is 512
-            page.evaluate(SET, [i, value])
+            page.evaluate(MOVE_SLIDER, [i, value])
         check(12, 4, 3, 10, 512)
-        page.evaluate(SET, [2, 12])
+        page.evaluate(MOVE_SLIDER, [2, 12])
         check(12, 4, 12, 10, 512)
-        page.evaluate(SET, [0, 5])  # step and token must follow
+        page.evaluate(MOVE_SLIDER, [0, 5])  # step and token must follow
         check(5, 4, 5, 5, 512)
         page.locator(".at-reset").click()
         check(8, 3, 2, 8, 64)

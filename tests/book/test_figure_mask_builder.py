@@ -12,7 +12,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from figures import in_node  # noqa: E402
+from figures import MOVE_SLIDER, in_node  # noqa: E402
 
 from annotated_transformer import causal_mask, padding_mask, target_mask  # noqa: E402
 from annotated_transformer.attention import attention_weights, scaled_dot_product_attention  # noqa: E402
@@ -21,11 +21,6 @@ from annotated_transformer.interactive.mask_builder import mask_builder  # noqa:
 DATA = json.loads(mask_builder().json)["data"]
 IDS = torch.tensor(DATA["ids"])
 FRONT = torch.tensor([sorted(ids, key=lambda i: i != 0) for ids in DATA["ids"]])
-SET = """([i, value]) => {
-  const input = document.querySelectorAll(".at-controls input[type=range]")[i];
-  input.value = value;
-  input.dispatchEvent(new Event("input", { bubbles: true }));
-}"""
 
 
 def vectors(ids):
@@ -113,9 +108,9 @@ def test_switches_show_the_weights_of_the_package(shown):
         boxes.nth(3).click()
         boxes.nth(1).click()
         boxes.nth(2).click()
-        page.evaluate(SET, [0, 3])
+        page.evaluate(MOVE_SLIDER, [0, 3])
         check(FRONT, 3, 1, padding=True, causal=True, wrong=False)  # blind
-        page.evaluate(SET, [1, 3])
+        page.evaluate(MOVE_SLIDER, [1, 3])
         boxes.nth(0).click()
         check(FRONT, 3, 3, padding=False, causal=True, wrong=False)
         page.locator(".at-reset").click()

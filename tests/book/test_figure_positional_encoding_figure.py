@@ -10,16 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from figures import in_node  # noqa: E402
+from figures import MOVE_SLIDER, in_node  # noqa: E402
 
 from annotated_transformer import sinusoidal_encoding  # noqa: E402
 from annotated_transformer.interactive.positional_encoding_figure import positional_encoding_figure  # noqa: E402
 
-SET = """([i, value]) => {
-  const input = document.querySelectorAll(".at-controls input[type=range]")[i];
-  input.value = value;
-  input.dispatchEvent(new Event("input", { bubbles: true }));
-}"""
 PIXELS = """() => {
   const canvas = document.querySelector("canvas");
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -76,9 +71,9 @@ def test_controls_show_the_numbers_of_the_package(shown):
         check(20, 64, 4, 7, 4)
         assert page.locator(".at-dial").count() == 4
         for i, value in ((0, 50), (1, 3), (2, 9), (3, 41), (4, 12)):  # the slider's fourth width is 32
-            page.evaluate(SET, [i, value])
+            page.evaluate(MOVE_SLIDER, [i, value])
         check(50, 32, 9, 41, 12)
-        page.evaluate(SET, [0, 6])  # shorter: query and key must follow
+        page.evaluate(MOVE_SLIDER, [0, 6])  # shorter: query and key must follow
         check(6, 32, 9, 5, 5)
         page.locator(".at-reset").click()
         check(20, 64, 4, 7, 4)
