@@ -39,8 +39,8 @@ def pronounce(arguments: argparse.Namespace) -> int:
     from .data import cmudict
 
     words = [recipes.check_word(word) for word in arguments.words]
-    model = recipes.load_g2p(arguments.checkpoint or recipes.G2P_CHECKPOINT)
-    spoken = recipes.pronounce(words, model)
+    models = recipes.load_g2p_models(arguments.checkpoint or recipes.G2P_CHECKPOINT)
+    spoken = recipes.pronounce(words, models)
     width = max(map(len, words))
     columns = max(len(" ".join(phonemes)) for phonemes in spoken)
     for word, phonemes in zip(words, spoken, strict=True):
@@ -53,7 +53,7 @@ def generate(arguments: argparse.Namespace) -> int:
     from . import shakespeare
 
     shakespeare.check_prompt(arguments.prompt)
-    model = shakespeare.load_shakespeare_gpt(arguments.checkpoint or shakespeare.CHECKPOINT)
+    model = shakespeare.load_writer(arguments.checkpoint or shakespeare.CHECKPOINT)
     names = ("temperature", "top_k", "top_p", "min_p", "penalty")
     sampling = {name: getattr(arguments, name) for name in names}
     text = shakespeare.write_text(arguments.prompt, arguments.tokens, model, arguments.seed, **sampling)
@@ -72,8 +72,8 @@ def evaluate_g2p(arguments: argparse.Namespace) -> int:
     """Print the error rates beside the peer's and the goals; fail when a must is missed."""
     from . import recipes
 
-    model = recipes.load_g2p(arguments.checkpoint or recipes.G2P_CHECKPOINT)
-    return _judged(*recipes.evaluate_g2p(model, num_beams=arguments.beams, count=arguments.words))
+    models = recipes.load_g2p_models(arguments.checkpoint or recipes.G2P_CHECKPOINT)
+    return _judged(*recipes.evaluate_g2p(models, num_beams=arguments.beams, count=arguments.words))
 
 
 def evaluate_shakespeare(arguments: argparse.Namespace) -> int:

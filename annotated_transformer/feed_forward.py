@@ -18,6 +18,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def check_activation(name: str) -> None:
+    """Raise unless `name` is one of `ACTIVATIONS`.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation ({name!r}) must be one of {', '.join(sorted(ACTIVATIONS))}")
+
+
 class PositionwiseFeedForward(nn.Module):
     r"""Transform each position on its own: widen, bend, narrow.
 
@@ -45,8 +55,7 @@ class PositionwiseFeedForward(nn.Module):
         check_size("d_model", d_model)
         check_size("d_ff", d_ff)
         check_dropout(dropout)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation ({activation!r}) must be one of {', '.join(sorted(ACTIVATIONS))}")
+        check_activation(activation)
         self.activation = ACTIVATIONS[activation]
         self.widen = nn.Linear(d_model, d_ff)
         self.narrow = nn.Linear(d_ff, d_model)

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from .decoding import check_search
+from .decoding import KVCache, check_search
+from .encoder_decoder import EncoderLayer
 from .gpt import GPT
 from .runtime import check_size, evaluating
 
@@ -96,6 +98,24 @@ def filter_min_p(logits: Tensor, min_p: float) -> Tensor:
     return logits.masked_fill(logits < lowest, -math.inf)
 
 
+def check_logits(logits: Tensor) -> Tensor:
+    """Return the highest logit of each row, if there is a token to choose in every row.
+
+    Shape:
+        - logits (..., V)
+        - output (..., 1)
+
+    Raises:
+        ValueError: when a row has a NaN, or its highest logit is infinite.
+    """
+    highest = logits.amax(dim=-1, keepdim=True)
+    if not bool(highest.isfinite().all()):
+        if highest.isnan().any():
+            raise ValueError("logits must be numbers, got NaN")
+        raise ValueError("logits must leave a token to choose, got a row whose highest is infinite")
+    return highest
+
+
 def next_token_probabilities(
     logits: Tensor,
     temperature: float = 1.0,
@@ -130,11 +150,7 @@ def next_token_probabilities(
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature ({temperature}) must be 0 or above and finite")
     logits = logits.float()
-    highest = logits.amax(dim=-1, keepdim=True)
-    if highest.isnan().any():
-        raise ValueError("logits must be numbers, got NaN")
-    if highest.isinf().any():
-        raise ValueError("logits must leave a token to choose, got a row whose highest is infinite")
+    highest = check_logits(logits)
     first = logits.argmax(dim=-1, keepdim=True)
     # the highest logit becomes 0 before the division, so that a tiny temperature cannot overflow
     logits = (logits - highest) / min(max(temperature, FLOAT32.tiny), FLOAT32.max)
@@ -166,9 +182,10 @@ def sample(
         - logits (B, V)
         - output (B,)
     """
+    if temperature == 0 and top_k is top_p is min_p is None:
+        check_logits(logits)
+        return logits.argmax(dim=-1)
     probabilities = next_token_probabilities(logits, temperature, top_k, top_p, min_p)
-    if temperature == 0:
-        return probabilities.argmax(dim=-1)
     drawn = torch.multinomial(probabilities.cpu(), 1, generator=generator)
     return drawn[:, 0].to(logits.device)
 
@@ -385,6 +402,75 @@ class TokenLinear(nn.Linear):
         return y.view(*x.shape[:-1], -1)
 
 
+class TokenLayer(EncoderLayer):
+    """A layer of a GPT that computes a single token in one go, and everything else as `EncoderLayer`.
+
+    For one token the calls cost as much as the numbers. So query, key and value are one product, whose matrix
+    the three projections share, and the residual is added by the product that writes to it.
+
+    Args:
+        layer: a layer of a `GPT`; its parts are used, not copied.
+
+    Shape:
+        As `EncoderLayer`. The short way is taken for x (1, 1, d_model) with a cache and without mask, in eval
+        mode, without gradients and outside autocast.
+    """
+
+    def __init__(self, layer: EncoderLayer):
+        super().__init__(layer.self_attention, layer.feed_forward, layer.residuals)
+        self.train(layer.training)
+        self.register_load_state_dict_post_hook(_merge_again)
+        self.merge()
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Store the three projections one below the other; each parameter becomes a part of the whole."""
+        attention = self.self_attention
+        parts = (attention.query_projection, attention.key_projection, attention.value_projection)
+        self.bias = torch.cat([part.bias for part in parts])  # (3 d_model,)
+        self.weight = _arranged(torch.cat([part.weight for part in parts]))  # (3 d_model, d_model)
+        for i, part in enumerate(parts):
+            part.weight.data, part.bias.data = self.weight.chunk(3)[i], self.bias.chunk(3)[i]
+
+    def _apply(self, fn, recurse: bool = True):  # another device or precision
+        super()._apply(fn, recurse)
+        self.merge()
+        return self
+
+    def __setstate__(self, state: dict) -> None:  # a copy
+        super().__setstate__(state)
+        self.merge()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+        single = x.shape[:2] == (1, 1) and mask is None and cache is not None
+        plain = not (self.training or torch.is_grad_enabled() or torch.is_autocast_enabled(x.device.type))
+        if not (single and plain):
+            return super().forward(x, mask, cache)
+        attention, feed_forward = self.self_attention, self.feed_forward
+        row = x.view(-1)  # (d_model,)
+        projected = torch.addmv(self.bias, self.weight, self.residuals[0].norm(row))
+        query, key, value = projected.view(3, 1, attention.num_heads, 1, -1)  # each (1, H, 1, D)
+        mixed = F.scaled_dot_product_attention(query, *cache.update(key, value)).view(-1)
+        row = _added(row, attention.output_projection, mixed)
+        hidden = feed_forward.widen
+        hidden = torch.addmv(hidden.bias, hidden.weight, self.residuals[1].norm(row))  # (d_ff,)
+        return _added(row, feed_forward.narrow, feed_forward.activation(hidden)).view_as(x)
+
+
+def _merge_again(layer: TokenLayer, keys: object) -> None:
+    layer.merge()
+
+
+def _added(row: Tensor, layer: nn.Linear, x: Tensor) -> Tensor:
+    """What is in the residual stream, plus the layer's output."""
+    return torch.addmv(row + layer.bias, layer.weight, x)
+
+
+def _arranged(weight: Tensor) -> Tensor:
+    """Lay a matrix in memory as a product with a vector reads it fastest: float32 column by column."""
+    return weight.t().contiguous().t() if weight.dtype == torch.float32 else weight
+
+
 def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Prepare a model, in place, to write token by token on a CPU, and return it.
 
@@ -392,7 +478,7 @@ def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = None) -> nn.
     stored transposed. Parameters keep their names and shapes, and those that were tied stay tied.
 
     Args:
-        model: any model; its `nn.Linear` layers become `TokenLinear`.
+        model: any model; its `nn.Linear` layers become `TokenLinear`, the layers of a `GPT` `TokenLayer`.
         dtype: precision of the weights, such as torch.bfloat16; None leaves it.
     """
     if dtype is not None:
@@ -403,6 +489,7 @@ def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = None) -> nn.
                 quick = TokenLinear(part.in_features, part.out_features, device="meta").train(part.training)
                 quick.weight, quick.bias = part.weight, part.bias
                 setattr(module, name, quick)
-                if part.weight.dtype == torch.float32:
-                    part.weight.data = part.weight.data.t().contiguous().t()
+                part.weight.data = _arranged(part.weight.data)
+    if isinstance(model, GPT):
+        model.decoder.layers = nn.ModuleList(map(TokenLayer, model.decoder.layers))
     return model

@@ -14,7 +14,7 @@ from .attention import causal_mask
 from .decoding import KVCache
 from .embeddings import check_ids
 from .encoder_decoder import Encoder, EncoderLayer
-from .feed_forward import PositionwiseFeedForward
+from .feed_forward import PositionwiseFeedForward, check_activation
 from .multi_head_attention import MultiHeadAttention
 from .residual import residuals
 from .runtime import check_dropout, check_size
@@ -41,10 +41,12 @@ class GPTConfig:
         d_ff: width inside the feed-forward networks; four times `d_model` where it is None.
         dropout: the rate on embeddings and on what each sublayer adds.
         attention_dropout: the rate on attention weights; `dropout` where it is None.
+        activation: the bend of the feed-forward networks, one of `feed_forward.ACTIVATIONS`. GPT-2 has the
+            tanh form of GELU; the exact form, "gelu", is several times as quick in bfloat16 on a CPU.
 
     Raises:
         TypeError: when a size is not a whole number.
-        ValueError: when a size or a rate is impossible.
+        ValueError: when a size or a rate is impossible, or the activation unknown.
 
     Reference:
         Radford et al. 2019.
@@ -58,6 +60,7 @@ class GPTConfig:
     d_ff: int | None = None
     dropout: float = 0.1
     attention_dropout: float | None = None
+    activation: str = "gelu_tanh"
 
     def __post_init__(self):
         if self.d_ff is None and isinstance(self.d_model, int):
@@ -68,6 +71,7 @@ class GPTConfig:
             check_size(name, getattr(self, name))
         check_dropout(self.dropout)
         check_dropout(self.attention_dropout)
+        check_activation(self.activation)
         if self.d_model % self.num_heads:
             raise ValueError(f"num_heads ({self.num_heads}) must divide d_model ({self.d_model})")
 
@@ -159,7 +163,7 @@ class GPT(nn.Module):
             [
                 EncoderLayer(
                     MultiHeadAttention(d_model, config.num_heads, config.attention_dropout),
-                    PositionwiseFeedForward(d_model, config.d_ff, dropout=0.0, activation="gelu_tanh"),
+                    PositionwiseFeedForward(d_model, config.d_ff, 0.0, config.activation),
                     residuals(2, d_model, dropout, norm_first=True),
                 )
                 for _ in range(config.num_layers)

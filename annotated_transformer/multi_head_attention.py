@@ -116,7 +116,10 @@ class MultiHeadAttention(nn.Module):
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from `query` (B, T, d_model) to projected keys and values (B, H, S, D)."""
-        queries = self._queries(query, mask)
+        return self.mix(self._queries(query, mask), keys, values, mask)
+
+    def mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend in every head, (B, H, T, D) to (B, H, S, D), and mix the heads: (B, T, d_model)."""
         dropout = self.dropout if self.training else 0.0
         if fused_is_faster(queries, keys, dropout):
             output = fused_attention(queries, keys, values, mask, dropout)
@@ -130,13 +133,8 @@ class MultiHeadAttention(nn.Module):
         return attention_weights(self._queries(query, mask), keys, mask)
 
     def _queries(self, query: Tensor, mask: Tensor | None) -> Tensor:
-        queries = split_heads(self.query_projection(query), self.num_heads)  # (B, T, d_model) -> (B, H, T, D)
-        if isinstance(mask, Tensor) and mask.dim() != 4:
-            raise ValueError(
-                f"mask (shape {tuple(mask.shape)}) must have four dimensions (B, H, T, S): "
-                "padding_mask(ids, pad_id) and causal_mask(length) make such masks"
-            )
-        return queries
+        check_four_dimensions(mask)
+        return split_heads(self.query_projection(query), self.num_heads)  # (B, T, d_model) -> (B, H, T, D)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
@@ -161,6 +159,19 @@ class MultiHeadAttention(nn.Module):
                     part.bias.copy_(bias)
                 ours.output_projection.bias.copy_(module.out_proj.bias)
         return ours.to(module.out_proj.weight).train(module.training)
+
+
+def check_four_dimensions(mask: Tensor | None) -> None:
+    """Raise unless a mask, where there is one, names every axis of the scores.
+
+    Raises:
+        ValueError: when it does not have four dimensions: (B, S) would be read as (T, S).
+    """
+    if isinstance(mask, Tensor) and mask.dim() != 4:
+        raise ValueError(
+            f"mask (shape {tuple(mask.shape)}) must have four dimensions (B, H, T, S): "
+            "padding_mask(ids, pad_id) and causal_mask(length) make such masks"
+        )
 
 
 def fused_is_faster(queries: Tensor, keys: Tensor, dropout: float) -> bool:

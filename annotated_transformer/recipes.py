@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from pathlib import Path
@@ -22,26 +23,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import metrics
-from .attention import padding_mask
 from .data import cmudict
-from .decoding import TransformerStep, beam_search, greedy_search, n_best_search
+from .decoding import TransformerStep, greedy_search, n_best_search
 from .distributed import DistributedTrainer, Process
 from .embeddings import Embeddings
 from .encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from .feed_forward import PositionwiseFeedForward
-from .multi_head_attention import MultiHeadAttention
+from .multi_head_attention import Cache, MultiHeadAttention, check_four_dimensions, split_heads
 from .positional_encoding import PositionalEncoding
 from .residual import residuals
 from .runtime import check_size, default_device, seed_everything
 from .training import (
-    Batch,
     Progress,
     SequenceLoss,
     Trainer,
     autocast_dtype,
     average_weights,
     bucketed_batches,
-    cross_entropy,
     decay_groups,
     evaluating,
     linear,
@@ -53,6 +51,7 @@ from .transformer import Generator, InputEmbedding, Transformer
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 G2P_CHECKPOINT = CHECKPOINTS / "g2p.safetensors"
+FLOAT32 = torch.finfo(torch.float32)
 LONGEST_WORD = 48  # letters; the longest in the dictionary has 28
 
 Pairs = list[tuple[list[int], list[int]]]
@@ -125,6 +124,46 @@ class CastingLayerNorm(nn.LayerNorm):
         return normed.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else normed
 
 
+class MergedAttention(MultiHeadAttention):
+    """Compute what `MultiHeadAttention` does; in training, one product makes all that one input is made into.
+
+    That is query, key and value in self-attention, key and value in cross-attention. One wide product keeps a
+    CPU busier than several narrow ones, forward and backward.
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        if key is not value or cache is not None or not torch.is_grad_enabled():
+            return super().forward(query, key, value, mask, cache)
+        check_four_dimensions(mask)
+        parts = [self.key_projection, self.value_projection]
+        if query is key:
+            parts = [self.query_projection, *parts]
+        weight, bias = (joined([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
+        B, S, _ = key.shape
+        projected = F.linear(key, weight, bias).view(B, S, len(parts), self.num_heads, -1)
+        *queries, keys, values = projected.permute(2, 0, 3, 1, 4).contiguous()  # each (B, H, S, D)
+        if not queries:
+            queries = [split_heads(self.query_projection(query), self.num_heads)]
+        return self.mix(queries[0], keys, values, mask)
+
+
+def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """Put parameters below each other, in the precision of autocast; None where there are none."""
+    if parts[0] is None:
+        return None
+    device = parts[0].device.type
+    if torch.is_autocast_enabled(device):
+        parts = [part.to(torch.get_autocast_dtype(device)) for part in parts]
+    return torch.cat(parts)
+
+
 def faded(rate: float, step: int, steps: int, fade: int) -> float:
     """Let the rate of any schedule fall to 0 in a line over the last `fade` updates of a run; 0 for none.
 
@@ -140,9 +179,12 @@ def faded(rate: float, step: int, steps: int, fade: int) -> float:
     return rate * min(1.0, (steps - step) / fade) if fade else rate
 
 
-def use_byte_dropout(model: nn.Module) -> nn.Module:
-    """Replace each plain dropout and layer norm of a model by the two above, and return the model."""
-    for module in model.modules():
+def use_fast_parts(model: nn.Module) -> nn.Module:
+    """Replace each plain dropout, layer norm and attention of a model by the three above; return the model.
+
+    They have the same parameters by the same names, and compute the same.
+    """
+    for module in list(model.modules()):
         for name, part in module.named_children():
             if type(part) is nn.Dropout:
                 setattr(module, name, ByteDropout(part.p))
@@ -150,6 +192,8 @@ def use_byte_dropout(model: nn.Module) -> nn.Module:
                 norm = CastingLayerNorm(part.normalized_shape, part.eps)
                 norm.load_state_dict(part.state_dict())
                 setattr(module, name, norm)
+            elif type(part) is MultiHeadAttention:
+                part.__class__ = MergedAttention  # it differs in the order of its work only
     return model
 
 
@@ -236,20 +280,31 @@ def save_weights(
     Raises:
         OSError: when the file cannot be written.
     """
-    from safetensors.torch import save
-
     twice = second_names(model)
     weights = {
         name: weight.to("cpu", dtype).contiguous()
         for name, weight in model.state_dict().items()
         if name not in twice
     }
+    write_weights(weights, recipe.header(), path)
+
+
+def write_weights(
+    weights: Mapping[str, Tensor], header: Mapping[str, str], path: str | os.PathLike
+) -> None:
+    """Write a safetensors file, complete or not at all.
+
+    Raises:
+        OSError: when the file cannot be written.
+    """
+    from safetensors.torch import save
+
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".writing")
     try:
         with open(temporary, "wb") as file:
-            file.write(save(weights, recipe.header()))
+            file.write(save(dict(weights), dict(header)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -293,6 +348,53 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     model.load_state_dict({**weights, **twice})
 
 
+def read_checkpoint(
+    path: str | os.PathLike, kind: type[Recipe]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read weights and header of a checkpoint of a task.
+
+    Args:
+        path: a checkpoint.
+        kind: the class of the recipe that it was trained by.
+
+    Raises:
+        FileNotFoundError: when there is no such file; the message says how to train one.
+        ValueError: when it is truncated or of another task.
+    """
+    task = kind.task
+    try:
+        weights, header = read_weights(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}. `python -m annotated_transformer train {task}` writes one to "
+            f"runs/{task}/{task}.safetensors, in about {kind.minutes} minutes on one core; "
+            "pass that file with --checkpoint"
+        ) from None
+    if header.get("task") != task:
+        raise ValueError(f"path ({path}) must be a checkpoint of the task {task}, got {header.get('task')}")
+    return weights, header
+
+
+def fit_model(
+    path: str | os.PathLike,
+    weights: Mapping[str, Tensor],
+    header: Mapping[str, str],
+    kind: type[Recipe],
+    build: Callable[[Recipe], nn.Module],
+) -> nn.Module:
+    """Build the model that a checkpoint's header describes, and give it the weights, in eval mode.
+
+    Raises:
+        ValueError: when they do not fit; the message names the path.
+    """
+    try:
+        model = build(kind.from_header(header))
+        load_weights(model, weights)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"path ({path}) must fit its own recipe and vocabulary: {error}") from error
+    return model.eval()
+
+
 def load_model(
     path: str | os.PathLike, kind: type[Recipe], build: Callable[[Recipe], nn.Module]
 ) -> nn.Module:
@@ -307,23 +409,32 @@ def load_model(
         FileNotFoundError: when there is no such file; the message says how to train one.
         ValueError: when it is truncated, of another task or does not fit its own header.
     """
-    task = kind.task
-    try:
-        weights, header = read_weights(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{error}. `python -m annotated_transformer train {task}` writes one to "
-            f"runs/{task}/{task}.safetensors, in about {kind.minutes} minutes on one core; "
-            "pass that file with --checkpoint"
-        ) from None
-    if header.get("task") != task:
-        raise ValueError(f"path ({path}) must be a checkpoint of the task {task}, got {header.get('task')}")
-    try:
-        model = build(kind.from_header(header))
-        load_weights(model, weights)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"path ({path}) must fit its own recipe and vocabulary: {error}") from error
-    return model.eval()
+    return fit_model(path, *read_checkpoint(path, kind), kind, build)
+
+
+def quantized(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Store matrices in eight bits: whole numbers from -127 to 127, and for each row its scale, `name.scale`.
+
+    A weight is the product of the two. Vectors become float32.
+    """
+    stored = {}
+    for name, weight in weights.items():
+        weight = weight.float().cpu()
+        if weight.dim() == 2:
+            scale = (weight.abs().amax(dim=1) / 127).clamp(min=FLOAT32.tiny)  # (rows,)
+            stored[f"{name}.scale"] = scale
+            weight = (weight / scale[:, None]).round().to(torch.int8)
+        stored[name] = weight
+    return stored
+
+
+def restored(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Undo `quantized` up to its rounding; what is not quantised stays as it is."""
+    return {
+        name: weight.float() * weights[f"{name}.scale"][:, None] if f"{name}.scale" in weights else weight
+        for name, weight in weights.items()
+        if not name.endswith(".scale")
+    }
 
 
 class Goal(NamedTuple):
@@ -354,11 +465,11 @@ class G2PRecipe(Recipe):
         snapshots: weights averaged at the end.
         snapshot_every: updates between two of them.
         seed: of everything random.
-        agreement: weight of `BothWaysLoss`; 0 trains from the front only, by `SequenceLoss`.
+        backwards: whether the model writes the last phoneme first.
     """
 
     task: ClassVar[str] = "g2p"
-    minutes: ClassVar[int] = 180
+    minutes: ClassVar[int] = 140
 
     d_model: int = 256
     num_heads: int = 4
@@ -377,23 +488,11 @@ class G2PRecipe(Recipe):
     snapshots: int = 8
     snapshot_every: int = 200
     seed: int = 0
-    agreement: float = 0.0
+    backwards: bool = False
 
 
-# The shipped model is trained twice: first to write from the front, then to write both ways and to agree.
-G2P_PHASES = (
-    G2PRecipe(),
-    G2PRecipe(
-        max_tokens=1000,
-        peak=1.2e-3,
-        warmup=200,
-        horizon=8200,
-        steps=5500,
-        fade=2700,
-        seed=1,
-        agreement=2.0,
-    ),
-)
+# Two models are shipped: one writes from the front, and the other, which starts as its copy, from the end.
+G2P_PHASES = (G2PRecipe(), G2PRecipe(horizon=13_000, steps=11_000, fade=2700, seed=1, backwards=True))
 
 
 def backwards(rows: Tensor, pad_id: int = 0) -> Tensor:
@@ -407,52 +506,11 @@ def backwards(rows: Tensor, pad_id: int = 0) -> Tensor:
     return rows.gather(1, places.clamp(min=0)).masked_fill(places < 0, pad_id)
 
 
-class BothWaysLoss(SequenceLoss):
-    r"""Score a model that writes each target from the front and from the end, twice each.
-
-    .. math:: \frac{1}{2} \sum_{i=1}^{2} \mathrm{CE}(p_i) + \frac{\alpha}{4}
-        \Big(\mathrm{KL}(p_1 \| p_2) + \mathrm{KL}(p_2 \| p_1)\Big)
-
-    A target from the end begins with the end token and ends with the begin token, so the first token says
-    which way it goes. The two passes differ by their dropout; pulling their predictions together keeps the
-    model from leaning on what dropout may take away.
-
-    Args:
-        pad_id: padding, in source and target alike.
-        smoothing: as in `cross_entropy`.
-        agreement: the weight alpha of the divergence.
-
-    Raises:
-        ValueError: when `agreement` is negative.
-
-    Reference:
-        Liu et al. 2016 for both directions; Wu et al. 2021 (R-Drop) for the agreement.
-    """
-
-    def __init__(self, pad_id: int, smoothing: float, agreement: float):
-        super().__init__(pad_id, smoothing)
-        if not agreement >= 0:
-            raise ValueError(f"agreement ({agreement}) must be at least 0")
-        self.agreement = agreement
-
-    def __call__(self, model: Transformer, batch: Batch) -> tuple[Tensor, int]:
-        """Return the summed loss and the number of tokens, those of both directions."""
-        src, tgt = batch
-        src = src.repeat(2, 1)
-        mask = padding_mask(src, self.pad_id)
-        memory = model.encode(src, mask).repeat(2, 1, 1)  # both directions share it
-        tgt = torch.cat([tgt.repeat(2, 1), backwards(tgt, self.pad_id).repeat(2, 1)])  # (4 B, T)
-        logits = model.generator(model.decode(tgt[:, :-1], memory, mask.repeat(2, 1, 1, 1)))
-        total, count = cross_entropy(logits, tgt[:, 1:], self.pad_id, self.smoothing)
-        front, end = logits.float().log_softmax(dim=-1).chunk(2)
-        first, second = (torch.cat(pair) for pair in zip(front.chunk(2), end.chunk(2), strict=True))
-        real = torch.cat([part.chunk(2)[0] for part in tgt[:, 1:].chunk(2)]) != self.pad_id
-        apart = ((first.exp() - second.exp()) * (first - second)).sum(dim=-1)[real].sum()
-        return total / 2 + self.agreement / 4 * apart, count // 2
-
-
 def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transformer:
-    """Assemble the recipe's Transformer, from letters to phonemes, with fresh weights."""
+    """Assemble the recipe's Transformer, from letters to phonemes, with fresh weights.
+
+    Its attribute `backwards` says where it begins to write.
+    """
     d, rate = recipe.d_model, recipe.dropout
 
     def attention() -> MultiHeadAttention:
@@ -486,8 +544,8 @@ def g2p_model(recipe: G2PRecipe = G2PRecipe(), stress: bool = True) -> Transform
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
-    model.both_ways = recipe.agreement > 0
-    return use_byte_dropout(model)
+    model.backwards = recipe.backwards
+    return use_fast_parts(model)
 
 
 def g2p_pairs(entries: cmudict.Entries, stress: bool = True) -> Pairs:
@@ -513,14 +571,15 @@ def g2p_batches(pairs: Pairs, max_tokens: int, seed: int = 0, epoch: int = 0) ->
 def g2p_trainer(
     pairs: Pairs, recipe: G2PRecipe = G2PRecipe(), stress: bool = True, device: torch.device | None = None
 ) -> Trainer:
-    """Make the trainer of the recipe, in bfloat16 where the device multiplies it."""
+    """Make the trainer of the recipe, in bfloat16 where the device multiplies it.
+
+    A model that writes from the end learns targets that are turned round: from the end token to the begin.
+    """
     seed_everything(recipe.seed)
     device = device or default_device()
     model = g2p_model(recipe, stress).to(device)
-    if recipe.agreement:
-        loss = BothWaysLoss(0, recipe.smoothing, recipe.agreement)
-    else:
-        loss = SequenceLoss(0, recipe.smoothing)
+    if recipe.backwards:
+        pairs = [(src, tgt[::-1]) for src, tgt in pairs]
 
     def schedule(step: int) -> float:
         rate = linear(step, recipe.peak, recipe.warmup, recipe.horizon or recipe.steps)
@@ -528,7 +587,7 @@ def g2p_trainer(
 
     return Trainer(
         model,
-        loss,
+        SequenceLoss(0, recipe.smoothing),
         lambda epoch: g2p_batches(pairs, recipe.max_tokens, recipe.seed, epoch),
         schedule,
         torch.optim.AdamW(decay_groups(model, recipe.weight_decay), lr=0.0, betas=(0.9, 0.98), fused=True),
@@ -545,11 +604,11 @@ def train_g2p(
     check_every: int = 1000,
     process: Process | None = None,
 ) -> Path:
-    """Train the pronunciation model and write its averaged weights to `<folder>/g2p.safetensors`.
+    """Train the pronunciation models and write their averaged weights to `<folder>/g2p.safetensors`.
 
-    Each phase begins with the last weights of the one before, a new optimizer and a schedule of its own. All
-    but the last write to a folder of their own, `<folder>/phase-1` and so on. Progress and the error on 500
-    development words go to the standard error stream.
+    Each phase trains a model; it begins with the last weights of the phase before, a new optimizer and a
+    schedule of its own, and writes to a folder of its own, `<folder>/phase-1` and so on. Progress and the
+    error on 500 development words go to the standard error stream.
 
     Args:
         folder: where everything is written.
@@ -565,7 +624,7 @@ def train_g2p(
     left = total if steps is None else steps
     if not 1 <= left <= total:
         raise ValueError(f"steps ({steps}) must be from 1 to the recipe's {total}")
-    folders = [Path(folder) / f"phase-{i + 1}" for i in range(len(phases) - 1)] + [Path(folder)]
+    folders = [Path(folder) / f"phase-{i + 1}" for i in range(len(phases))]
     begun = [(own / "state.pt").exists() or previous(own / "state.pt").exists() for own in folders]
     if any(begun) and not resume:
         raise FileExistsError(f"folder ({folder}) must hold no training state, unless it is to be resumed")
@@ -577,7 +636,7 @@ def train_g2p(
         wrong = metrics.word_error_rate(spoken, [split.dev[word] for word in words])
         return f"{wrong:.1%} of {len(words)} development words wrong"
 
-    weights = None
+    weights, paths = None, []
     for i, (recipe, own) in enumerate(zip(phases, folders, strict=True)):
         going_on = resume and (begun[i] or i == 0)
         if not (going_on and any(begun[i + 1 :])):  # else it was finished before
@@ -585,12 +644,15 @@ def train_g2p(
             if weights is not None:
                 trainer.model.load_state_dict(weights)
             count = min(left, recipe.steps)
-            times = (save_every, check_every)
-            path = train_recipe(trainer, own, recipe, check, count, going_on, *times, process)
+            train_recipe(trainer, own, recipe, check, count, going_on, save_every, check_every, process)
+        paths.append(own / f"{recipe.task}.safetensors")
         left -= recipe.steps
         if left <= 0:
             break
         weights = load_state(own / "state.pt")["model"]
+    path = Path(folder) / f"{G2PRecipe.task}.safetensors"
+    if process is None or process.rank == 0:
+        save_g2p([load_g2p(own) for own in paths], path, phases)
     return path
 
 
@@ -599,19 +661,50 @@ def spread(words: Sequence[str], count: int) -> list[str]:
     return [words[i * len(words) // count] for i in range(count)] if count < len(words) else list(words)
 
 
-def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
-    """Load the trained pronunciation model, in float32 and in eval mode.
+def save_g2p(
+    models: Sequence[Transformer], path: str | os.PathLike, recipes: Sequence[G2PRecipe] = G2P_PHASES
+) -> None:
+    """Write the weights of several models as one safetensors file, matrices in eight bits.
+
+    The names of the first model begin with `1.`, as do those of its recipe in the header, and so on.
+
+    Raises:
+        OSError: when the file cannot be written.
+    """
+    weights, header = {}, {"format": "pt", "task": G2PRecipe.task}
+    for i, (model, recipe) in enumerate(zip(models, recipes, strict=False), 1):
+        weights |= {f"{i}.{name}": w for name, w in quantized(model.state_dict()).items()}
+        header |= {f"{i}.{name}": text for name, text in recipe.header().items()}
+    write_weights(weights, header, path)
+
+
+def load_g2p_models(path: str | os.PathLike = G2P_CHECKPOINT) -> list[Transformer]:
+    """Load all pronunciation models of a file, in float32 and in eval mode: one, or several of `save_g2p`.
 
     Raises:
         FileNotFoundError: when there is no such file.
         ValueError: when it is truncated, of another task or of another vocabulary.
     """
-    return load_model(path, G2PRecipe, g2p_model)
+    weights, header = read_checkpoint(path, G2PRecipe)
+    prefixes = sorted({name.partition(".")[0] + "." for name in weights if name[0].isdecimal()}) or [""]
+
+    def of(prefix: str, entries: Mapping) -> dict:
+        return {name[len(prefix) :]: entry for name, entry in entries.items() if name.startswith(prefix)}
+
+    return [
+        fit_model(path, restored(of(prefix, weights)), of(prefix, header), G2PRecipe, g2p_model)
+        for prefix in prefixes
+    ]
+
+
+def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
+    """Load the first pronunciation model of a file, which writes from the front: see `load_g2p_models`."""
+    return load_g2p_models(path)[0]
 
 
 def pronounce(
     words: Iterable[str],
-    model: Transformer | None = None,
+    model: Transformer | Sequence[Transformer] | None = None,
     num_beams: int = 5,
     alpha: float = 0.0,
     batch: int = 256,
@@ -621,9 +714,9 @@ def pronounce(
 
     Args:
         words: lower or upper case, the letters a to z only.
-        model: what pronounces them; the shipped one where it is None.
-        num_beams: 1 for greedy search from the front; more for `both_ways`, or for beam search where the
-            model has learned to write from the front only.
+        model: what pronounces them, or several that do so together; the shipped ones where it is None.
+        num_beams: 1 for greedy search by the first model; more for beam search, or for `joint_search` where
+            there are several models.
         alpha: exponent of the length in the score of a hypothesis.
         batch: the most words decoded together; they are of one length.
         autocast: lower precision for the matrix products, as from `autocast_dtype`; None for float32, which
@@ -633,7 +726,8 @@ def pronounce(
         ValueError: when a word is empty, too long or has other characters; the message names them.
     """
     words = [check_word(word) for word in words]
-    model = load_g2p() if model is None else model
+    model = load_g2p_models() if model is None else model
+    models = [model] if isinstance(model, Transformer) else list(model)
     letters = cmudict.letters()
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
     spoken: list[tuple[str, ...]] = [()] * len(words)
@@ -641,74 +735,91 @@ def pronounce(
     for group in (list(same) for _, same in groupby(order, key=lambda i: len(words[i]))):
         for rows in (group[begin : begin + batch] for begin in range(0, len(group), batch)):
             src = torch.tensor([[*letters.encode(words[i]), letters.eos_id] for i in rows])
-            for i, said in zip(rows, _decode(model, src, num_beams, alpha, autocast), strict=True):
+            for i, said in zip(rows, _decode(models, src, num_beams, alpha, autocast), strict=True):
                 spoken[i] = said
     return spoken
 
 
 def _decode(
-    model: Transformer, src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
+    models: Sequence[Transformer], src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
 ) -> list[tuple[str, ...]]:
     """Write the phonemes of words of one length, from their letters (B, S)."""
-    phonemes = phonemes_of(model)
-    src = src.to(next(model.parameters()).device)
-    longest = min(src.size(1) + 10, LONGEST_WORD + 1)  # few words have more phonemes than letters
-    start = torch.full((len(src), 1), phonemes.bos_id, device=src.device)
-    ends = (phonemes.eos_id, phonemes.pad_id)
+    first = models[0]
+    src = src.to(next(first.parameters()).device)
     lower = torch.autocast(src.device.type, autocast or torch.bfloat16, enabled=autocast is not None)
-    with evaluating(model), lower:
-        if num_beams > 1 and model.both_ways:
-            return both_ways(model, src, phonemes, longest, num_beams, alpha)
-        step = TransformerStep(model, src, max_len=longest + 1)
-        if num_beams == 1:
-            rows = greedy_search(step, start, *ends, longest)
-        else:
-            rows, _ = beam_search(step, start, *ends, longest, num_beams, alpha)
-    return [phonemes.decode(row) for row in rows.tolist()]
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(evaluating(model))
+        stack.enter_context(lower)
+        if num_beams > 1 and len(models) > 1:
+            return joint_search(models, src, num_beams, alpha)
+        rows = n_best(first, src, num_beams, alpha, count=1)[:, 0]
+    return [phonemes_of(first).decode(row) for row in rows.tolist()]
 
 
-def both_ways(
-    model: Transformer,
-    src: Tensor,
-    phonemes: cmudict.Vocabulary,
-    max_new_tokens: int,
-    num_beams: int = 5,
-    alpha: float = 0.0,
-) -> list[tuple[str, ...]]:
-    """Write words from the front and from the end, and choose what both find likely.
-
-    Each direction proposes its best answers. Every proposal is scored by both, with the mean of the two
-    log-probabilities. Proposals that differ in stress only are added up before the best is chosen.
+def n_best(
+    model: Transformer, src: Tensor, num_beams: int = 5, alpha: float = 0.0, count: int = 5
+) -> Tensor:
+    """Write words of one length: the ids of the best pronunciations of each, from front to end.
 
     Args:
-        model: trained by `BothWaysLoss`, in eval mode.
-        src: letters of words of one length, (B, S).
-        phonemes: what the model writes.
-        max_new_tokens: the most phonemes, with the end.
+        model: in eval mode; one that writes from the end has its rows turned round.
+        src: letters, with the end.
+        num_beams, alpha, count: see `n_best_search`; greedy search for one hypothesis.
+
+    Shape:
+        - src (B, S)
+        - output (B, count, T), with begin and end, padded
+    """
+    vocabulary = phonemes_of(model)
+    begin, end, pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.pad_id
+    first, last = (end, begin) if model.backwards else (begin, end)
+    longest = min(src.size(1) + 10, LONGEST_WORD + 1)  # few words have more phonemes than letters
+    step = TransformerStep(model, src, max_len=longest + 1)
+    start = torch.full((len(src), 1), first, device=src.device)
+    if num_beams == count == 1:
+        ids = greedy_search(step, start, last, pad_id, longest)[:, None]
+    else:
+        ids, _ = n_best_search(step, start, last, pad_id, longest, num_beams, alpha, count)
+    return backwards(ids.flatten(0, 1), pad_id).view_as(ids) if model.backwards else ids
+
+
+def joint_search(
+    models: Sequence[Transformer], src: Tensor, num_beams: int = 5, alpha: float = 0.0
+) -> list[tuple[str, ...]]:
+    """Let several models propose pronunciations of words, and choose what all of them find likely.
+
+    Each model proposes its best answers, from the front or from the end, as it has learned to. Every proposal
+    is scored by all, with the mean of the log-probabilities. The probabilities of proposals that differ in
+    stress only are added up before the best is chosen.
+
+    Args:
+        models: in eval mode, all of one vocabulary.
+        src: letters of words of one length, with the end, (B, S).
         num_beams: hypotheses kept by each search, and proposals of each.
         alpha: exponent of the length in the score of each search.
 
     Reference:
         Liu et al. 2016.
     """
-    begin, end, pad_id = phonemes.bos_id, phonemes.eos_id, phonemes.pad_id
-    proposals = []
-    for first, last in ((begin, end), (end, begin)):
-        start = torch.full((len(src), 1), first, device=src.device)
-        step = TransformerStep(model, src, max_len=max_new_tokens + 1)
-        ids, _ = n_best_search(step, start, last, pad_id, max_new_tokens, num_beams, alpha, num_beams)
-        proposals.append(F.pad(ids, (0, 1 + max_new_tokens - ids.size(2)), value=pad_id))
-    rows = torch.cat(proposals, dim=1).flatten(0, 1)  # (B * 2 num_beams, T)
-    rows = torch.where(rows[:, :1] == end, backwards(rows, pad_id), rows)
-    memory = model.encode(src).repeat_interleave(2 * num_beams, dim=0)
-    scores = sum(log_probability(model, memory, way, pad_id) for way in (rows, backwards(rows, pad_id))) / 2
+    vocabulary = phonemes_of(models[0])
+    begin, end, pad_id = vocabulary.bos_id, vocabulary.eos_id, vocabulary.pad_id
+    proposals = [n_best(model, src, num_beams, alpha, num_beams) for model in models]
+    longest, count = max(ids.size(2) for ids in proposals), len(models) * num_beams
+    rows = torch.cat([F.pad(ids, (0, longest - ids.size(2)), value=pad_id) for ids in proposals], dim=1)
+    rows = rows.flatten(0, 1)  # (B * count, T)
+    scores = torch.zeros(len(rows), device=src.device)
+    for model in models:
+        memory = model.encode(src).repeat_interleave(count, dim=0)
+        way = backwards(rows, pad_id) if model.backwards else rows
+        scores += log_probability(model, memory, way, pad_id) / len(models)
     # others were cut off, fill up a list or hold what is no phoneme
     last = rows.gather(1, (rows != pad_id).sum(dim=1, keepdim=True) - 1)[:, 0]
     whole = (rows[:, 0] == begin) & (last == end) & (((rows == begin) | (rows == end)).sum(dim=1) == 2)
-    whole |= ~whole.view(len(src), -1).any(dim=1).repeat_interleave(2 * num_beams)  # unless nothing could end
+    whole |= ~whole.view(-1, count).any(dim=1).repeat_interleave(count)  # unless nothing could end
     scores = scores.masked_fill(~whole, -math.inf)
-    spoken = [phonemes.decode(row) for row in rows.tolist()]
-    groups = zip(_split(spoken, 2 * num_beams), _split(scores.tolist(), 2 * num_beams), strict=True)
+    spoken = [vocabulary.decode(row) for row in rows.tolist()]
+    groups = zip(_split(spoken, count), _split(scores.tolist(), count), strict=True)
     return [_agreed(*group) for group in groups]
 
 
@@ -730,7 +841,7 @@ def _agreed(proposals: Sequence[tuple[str, ...]], scores: Sequence[float]) -> tu
     """The best of the proposals whose probabilities, added up over stress, are the highest."""
     best: dict[tuple[str, ...], float] = {}
     for proposal, score in zip(proposals, scores, strict=True):
-        best[proposal] = max(score, best.get(proposal, -math.inf))  # both directions may propose the same
+        best[proposal] = max(score, best.get(proposal, -math.inf))  # several models may propose the same
     mass: dict[tuple[str, ...], float] = {}
     for proposal, score in best.items():
         bare = cmudict.strip_stress(proposal)
@@ -790,15 +901,15 @@ def g2p_scores(spoken: Sequence[tuple[str, ...]], references: Sequence[metrics.V
 
 
 def evaluate_g2p(
-    model: Transformer | None = None, num_beams: int = 5, count: int | None = None
+    model: Transformer | Sequence[Transformer] | None = None, num_beams: int = 5, count: int | None = None
 ) -> tuple[str, bool]:
     """Compare the model with g2p-en on the test words, and with the goals.
 
     It decodes in bfloat16 where the processor multiplies it. Progress goes to the standard error stream.
 
     Args:
-        model: what is evaluated; the shipped one where it is None.
-        num_beams: hypotheses kept by beam search.
+        model: what is evaluated, see `pronounce`.
+        num_beams: hypotheses kept by each search.
         count: use only so many test words, spread over the alphabet.
 
     Returns:
@@ -813,13 +924,14 @@ def evaluate_g2p(
         check_size("count", count)
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     words = spread(list(split.test), count or len(split.test))
-    model, peer = model or load_g2p(), G2pEn.from_carrier()
-    autocast = autocast_dtype(next(model.parameters()).device)
+    model = load_g2p_models() if model is None else model
+    models = [model] if isinstance(model, Transformer) else list(model)
+    peer, autocast = G2pEn.from_carrier(), autocast_dtype(next(models[0].parameters()).device)
     ours: dict[str, tuple[str, ...]] = {}
     theirs: dict[str, tuple[str, ...]] = {}
     for begin in range(0, len(words), 2048):
         part = words[begin : begin + 2048]
-        ours.update(zip(part, pronounce(part, model, num_beams, 0.0, 256, autocast), strict=True))
+        ours.update(zip(part, pronounce(part, models, num_beams, 0.0, 256, autocast), strict=True))
         theirs.update(zip(part, peer.pronounce(part), strict=True))
         print(f"{len(ours):,} of {len(words):,} words pronounced", file=sys.stderr, flush=True)
     scores = [_scores_of(words, spoken, split.test) for spoken in (ours, theirs)]

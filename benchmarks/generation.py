@@ -9,8 +9,9 @@ writes in turn, several times, and each token's time is stamped. The time of a t
 of each token's least time over the rounds: neighbours on the machine only ever add to it.
 
 `ours` is a model that `for_single_tokens` has prepared, and its default is bfloat16; `ours, plain` is the
-model as it was built. The floor is the least time in which as many bytes as the model's weights are read
-once, by the product of one float32 matrix with a vector, several times in a row between the rounds.
+model as it was built, and `ours, no cache` the same without keys and values kept (once). The floor is the
+least time in which as many bytes as the model's weights are read once, by the product of one float32 matrix
+with a vector, several times in a row between the rounds.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ SHAPES = {
 }
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 READINGS = 16  # in a row: what a cache of the processor holds for a model, it holds for them too
+NO_CACHE = ("ours, no cache", "float32")
 NEAR, FAR = 10, 1000  # positions that are compared
 
 Writer = Callable[[], list[float]]
@@ -59,10 +61,10 @@ class Stamps:
         return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
 
 
-def our_writer(model: GPT, ids: Tensor, steps: int) -> Writer:
+def our_writer(model: GPT, ids: Tensor, steps: int, use_cache: bool = True) -> Writer:
     def write() -> list[float]:
         stamps = Stamps()
-        for token in stream(GPTStep(model), ids, steps, temperature=0):
+        for token in stream(GPTStep(model, use_cache=use_cache), ids, steps, temperature=0):
             stamps.put(token)
         return stamps.seconds()
 
@@ -91,6 +93,7 @@ def writers(config: GPTConfig, steps: int) -> dict[tuple[str, str], Writer]:
         made["ours", name] = our_writer(for_single_tokens(deepcopy(plain), dtype), ids, steps)
         made["ours, plain", name] = our_writer(deepcopy(plain).to(dtype), ids, steps)
         made["transformers", name] = their_writer(deepcopy(theirs).to(dtype), ids, steps)
+    made[NO_CACHE] = our_writer(plain, ids, steps, use_cache=False)
     return made
 
 
@@ -121,6 +124,7 @@ def measure(shape: str, rounds: int) -> list[dict]:
     readers = {name: reader(size) for name, size in sizes.items()}
     times: dict[tuple[str, str], list[list[float]]] = {key: [] for key in made}
     floors: dict[str, list[float]] = {name: [] for name in readers}
+    times[NO_CACHE].append(made.pop(NO_CACHE)())  # once: it is far from the others, and takes long
     for writer in made.values():
         writer()  # the first call allocates
     for _ in range(rounds):
@@ -199,9 +203,9 @@ def main() -> None:
     torch.manual_seed(0)
     print_machine()
     rows = [row for shape in SHAPES for row in measure(shape, arguments.rounds)]
-    print(f"{'shape':18}{'model':14}{'precision':11}{'ms':>9}{'floor ms':>10}{'to floor':>10}{'GB/s':>7}")
+    print(f"{'shape':18}{'model':16}{'precision':11}{'ms':>9}{'floor ms':>10}{'to floor':>10}{'GB/s':>7}")
     for row in rows:
-        print(f"{row['shape']:18}{row['model']:14}{row['precision']:11}{row['milliseconds']:9.2f}", end="")
+        print(f"{row['shape']:18}{row['model']:16}{row['precision']:11}{row['milliseconds']:9.2f}", end="")
         print(f"{row['floor']:10.2f}{row['to floor']:10.2f}{row['gigabytes per second']:7.1f}")
     met = [*goals(rows), positions(4 * arguments.rounds)]
     print_goals(met)

@@ -20,7 +20,7 @@ from peers import print_machine
 from annotated_transformer.data.results import save_results
 from annotated_transformer.data.shakespeare import load_shakespeare
 from annotated_transformer.gpt import GPT, GPTConfig
-from annotated_transformer.recipes import use_byte_dropout
+from annotated_transformer.recipes import use_fast_parts
 from annotated_transformer.runtime import seed_everything
 from annotated_transformer.shakespeare import Windows, tokenizer, validation_loss, window_loss
 from annotated_transformer.training import Trainer, autocast_dtype, cosine, decay_groups
@@ -31,7 +31,7 @@ ROWS, UPDATES = 12, 2000
 
 def trainer(text: str) -> Trainer:
     seed_everything(0)
-    model = use_byte_dropout(GPT(CONFIG))
+    model = use_fast_parts(GPT(CONFIG))
     data = torch.tensor(tokenizer().encode(text))
     windows = Windows(data, CONFIG.max_len, ROWS, UPDATES, seed=0)
     optimizer = torch.optim.AdamW(decay_groups(model, 0.1), lr=0.0, betas=(0.9, 0.99), fused=True)

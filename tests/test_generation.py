@@ -1,15 +1,18 @@
 """Sampling, filters, streams, caches and contexts of text generation."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated_transformer.decoding import beam_search, greedy_search
+from annotated_transformer.attention import causal_mask
+from annotated_transformer.decoding import KVCache, beam_search, greedy_search
 from annotated_transformer.generation import (
     GPTStep,
+    TokenLayer,
     TokenLinear,
     filter_min_p,
     filter_top_k,
@@ -378,6 +381,64 @@ def test_a_prepared_model_in_bfloat16_rounds_as_torch_does():
     assert quick.decoder.layers[0].feed_forward.widen.weight.is_contiguous()
     for ids in (rows([3]), rows([3, 1, 4]), rows([3], [5])):
         torch.testing.assert_close(quick(ids), plain(ids), rtol=2**-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_token_layer_computes_a_single_token_as_the_layer_it_was_made_of(dtype, monkeypatch):
+    torch.manual_seed(0)
+    layer = GPT(CONFIG).eval().to(dtype).decoder.layers[0]
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    quick = TokenLayer(deepcopy(layer))
+    caches = KVCache(6), KVCache(6)
+    short = []
+    monkeypatch.setattr(torch, "addmv", lambda *args, addmv=torch.addmv: short.append(1) or addmv(*args))
+    with torch.no_grad():
+        for T in (2, 1, 1, 1):  # a prompt, then token by token
+            short.clear()
+            x = torch.randn(1, T, 8, dtype=dtype)
+            mask = None if T == 1 else causal_mask(T)
+            got, want = quick(x, mask, caches[0]), layer(x, mask, caches[1])
+            assert got.dtype == dtype and len(short) == (4 if T == 1 else 0)
+            tolerance = {} if dtype == torch.float32 else {"rtol": 2**-5, "atol": 2**-4}
+            torch.testing.assert_close(got, want, **tolerance)
+
+
+def test_a_token_layer_keeps_up_with_weights_that_change():
+    torch.manual_seed(0)
+    small, other = GPT(CONFIG).eval(), GPT(CONFIG).eval()
+    quick = for_single_tokens(copied(small))
+    ids = rows([3, 1, 4])
+
+    def written(model):
+        step = GPTStep(model)
+        return torch.stack([step(ids[:, :t]) for t in (1, 2, 3)])
+
+    def check(model):
+        torch.testing.assert_close(written(quick), written(model))
+        torch.testing.assert_close(written(deepcopy(quick)), written(model))
+
+    check(small)
+    quick.load_state_dict(other.state_dict())
+    check(other)
+    quick.load_state_dict(small.state_dict(), assign=True)
+    check(small)
+    quick.double()
+    check(small.double())
+    for model in (quick, small):
+        for parameter in model.parameters():
+            parameter.data.mul_(1.5)
+    check(small)
+
+
+def test_a_token_layer_goes_the_long_way_for_gradients_and_dropout():
+    torch.manual_seed(0)
+    quick = TokenLayer(GPT(CONFIG).decoder.layers[0])
+    x = torch.randn(1, 1, 8)
+    with torch.no_grad():
+        assert not torch.equal(quick(x, None, KVCache(2)), quick(x, None, KVCache(2)))  # dropout
+    quick.eval()(x, None, KVCache(2)).sum().backward()
+    assert quick.self_attention.value_projection.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("bias", [True, False])

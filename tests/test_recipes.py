@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections import defaultdict
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -19,14 +20,15 @@ from torch import nn
 from torch.testing import assert_close
 
 from annotated_transformer import recipes
+from annotated_transformer.attention import causal_mask, padding_mask
 from annotated_transformer.data import cmudict
+from annotated_transformer.decoding import KVCache
+from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.pretrained import G2pEn
 from annotated_transformer.recipes import (
-    BothWaysLoss,
     ByteDropout,
     G2PRecipe,
     backwards,
-    both_ways,
     check_word,
     evaluate_g2p,
     faded,
@@ -35,15 +37,21 @@ from annotated_transformer.recipes import (
     g2p_pairs,
     g2p_scores,
     g2p_trainer,
+    joint_search,
     load_g2p,
+    load_g2p_models,
     log_probability,
+    n_best,
     pronounce,
+    quantized,
     read_weights,
+    restored,
+    save_g2p,
     save_weights,
     spread,
     train_g2p,
 )
-from annotated_transformer.training import SequenceLoss, load_state
+from annotated_transformer.training import load_state
 
 TINY = G2PRecipe(
     d_model=12,
@@ -82,6 +90,48 @@ def small_world(monkeypatch):
 
 
 # dropout
+
+
+def merged(layer):
+    return recipes.use_fast_parts(nn.Sequential(deepcopy(layer)))[0]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("across", [False, True], ids=["self", "cross"])
+@pytest.mark.parametrize("precision", [None, torch.bfloat16], ids=str)
+def test_merged_attention_has_the_numbers_and_gradients_of_attention(bias, across, precision):
+    torch.manual_seed(0)
+    plain = MultiHeadAttention(12, 3, bias=bias)
+    quick = merged(plain)
+    assert type(quick) is recipes.MergedAttention
+    assert quick.state_dict().keys() == plain.state_dict().keys()
+    tolerance = {} if precision is None else {"rtol": 2**-5, "atol": 2**-7}
+    for mask in (None, causal_mask(5), padding_mask(torch.tensor([[1, 1, 1, 0, 0], [1] * 5]), 0)):
+        results = []
+        for layer in (plain, quick):
+            torch.manual_seed(1)
+            x, memory = (torch.randn(2, 5, 12, requires_grad=True) for _ in range(2))
+            source = memory if across else x
+            with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+                output = layer(x, source, source, mask)
+            gradients = torch.autograd.grad(output.float().pow(2).sum(), [x, source, *layer.parameters()])
+            results.append([output, *gradients])
+        for got, want in zip(*results, strict=True):
+            torch.testing.assert_close(got, want, **tolerance)
+
+
+def test_merged_attention_is_plain_attention_everywhere_else():
+    """With other values than keys, caches and in evaluation; and it names the same mistakes."""
+    torch.manual_seed(0)
+    plain = MultiHeadAttention(12, 3)
+    quick, x, memory = merged(plain), torch.randn(2, 5, 12), torch.randn(2, 5, 12)
+    assert torch.equal(quick(x, x, memory), plain(x, x, memory))
+    assert_close(quick(x, x, x, None, KVCache(5)), plain(x, x, x, None, KVCache(5)))
+    with torch.no_grad():
+        assert torch.equal(quick(x, x, x), plain(x, x, x))
+    for layer in (plain, quick):
+        with pytest.raises(ValueError, match="must have four dimensions"):
+            layer(x, x, x, torch.ones(2, 5, dtype=torch.bool))
 
 
 def test_byte_dropout_keeps_the_mean_and_zeroes_its_share():
@@ -183,14 +233,15 @@ def test_the_trainer_learns_the_small_dictionary():
 def test_a_run_writes_state_snapshots_and_averaged_weights(tmp_path, small_world, capsys):
     path = train_g2p(tmp_path / "run", [TINY], save_every=4, check_every=5)
     assert path == tmp_path / "run" / "g2p.safetensors"
-    names = {file.name for file in path.parent.iterdir()}
+    own = tmp_path / "run" / "phase-1"
+    names = {file.name for file in own.iterdir()}
     snapshots = {f"weights-{count:06}.safetensors" for count in (5, 7, 9)}
     assert names == {"g2p.safetensors", "state.pt", "state.pt.previous"} | snapshots
-    assert load_state(path.parent / "state.pt")["step"] == 9
-    weights, header = read_weights(path)
+    assert load_state(own / "state.pt")["step"] == 9
+    weights, header = read_weights(own / "g2p.safetensors")
     assert header["task"] == "g2p"
     assert header["d_model"] == "12"
-    parts = [read_weights(path.parent / name)[0] for name in sorted(snapshots)]
+    parts = [read_weights(own / name)[0] for name in sorted(snapshots)]
     for name, weight in weights.items():
         assert weight.dtype == torch.bfloat16
         mean = sum(part[name].double() for part in parts) / 3
@@ -205,27 +256,41 @@ def test_a_stopped_run_resumes_to_the_same_weights(tmp_path, small_world):
     whole = train_g2p(tmp_path / "whole", [TINY], save_every=3)
     train_g2p(tmp_path / "half", [TINY], steps=4, save_every=3)
     resumed = train_g2p(tmp_path / "half", [TINY], resume=True, save_every=3)
-    states = [load_state(path.parent / "state.pt")["model"] for path in (whole, resumed)]
+    states = [load_state(path.parent / "phase-1" / "state.pt")["model"] for path in (whole, resumed)]
     averages = [read_weights(path)[0] for path in (whole, resumed)]
     for one, other in (states, averages):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-SECOND = replace(TINY, steps=7, horizon=11, fade=3, seed=1, agreement=2.0)
+SECOND = replace(TINY, steps=7, horizon=11, fade=3, seed=1, backwards=True)
 
 
 def test_a_second_phase_begins_with_the_last_weights_of_the_first(tmp_path, small_world):
     path = train_g2p(tmp_path, [TINY, SECOND])
     assert path == tmp_path / "g2p.safetensors"
-    first, second = (load_state(folder / "state.pt") for folder in (tmp_path / "phase-1", tmp_path))
+    folders = [tmp_path / "phase-1", tmp_path / "phase-2"]
+    first, second = (load_state(folder / "state.pt") for folder in folders)
     assert (first["step"], second["step"]) == (9, 7)
-    assert load_g2p(path).both_ways and not load_g2p(tmp_path / "phase-1" / "g2p.safetensors").both_ways
     again = g2p_trainer(g2p_pairs(cmudict.split_by_headword(dictionary()).train), SECOND)
     again.model.load_state_dict(first["model"])
     again.run(7)
     for name, weight in again.model.state_dict().items():
         assert torch.equal(weight, second["model"][name])
+    models = load_g2p_models(path)
+    assert [model.backwards for model in models] == [False, True]
+    for model, folder in zip(models, folders, strict=True):
+        averaged = load_g2p(folder / "g2p.safetensors")
+        assert averaged.backwards == model.backwards
+        for (name, p), q in zip(model.named_parameters(), averaged.parameters(), strict=True):
+            assert_close(p, q, rtol=0, atol=q.abs().max().item() / 250 if p.dim() == 2 else 0, msg=name)
+
+
+def test_a_run_that_stops_in_the_first_phase_writes_one_model(tmp_path, small_world):
+    path = train_g2p(tmp_path, [TINY, SECOND], steps=4)
+    assert path == tmp_path / "g2p.safetensors"
+    assert [model.backwards for model in load_g2p_models(path)] == [False]
+    assert not (tmp_path / "phase-2").exists()
 
 
 @pytest.mark.parametrize("stop", [4, 9, 12])
@@ -235,7 +300,7 @@ def test_two_phases_stopped_anywhere_resume_to_the_same_weights(tmp_path, small_
     with pytest.raises(FileExistsError, match="must hold no training state"):
         train_g2p(tmp_path / "half", [TINY, SECOND])
     resumed = train_g2p(tmp_path / "half", [TINY, SECOND], resume=True, save_every=3)
-    states = [load_state(path.parent / "state.pt")["model"] for path in (whole, resumed)]
+    states = [load_state(path.parent / "phase-2" / "state.pt")["model"] for path in (whole, resumed)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
@@ -252,26 +317,13 @@ def test_rows_are_turned_round_before_their_padding():
     assert torch.equal(backwards(backwards(rows)), rows)
 
 
-def test_the_loss_of_both_ways_is_the_mean_of_four_readings_and_their_disagreement():
-    torch.manual_seed(0)
-    model = g2p_model(replace(TINY, dropout=0.0))
-    src, tgt = torch.tensor([[4, 5, 2], [6, 2, 0]]), torch.tensor([[1, 4, 5, 2], [1, 7, 2, 0]])
-    total, count = BothWaysLoss(0, 0.1, agreement=3.0)(model, (src, tgt))
-    plain = SequenceLoss(0, 0.1)
-    front, tokens = plain(model, (src, tgt))
-    end, _ = plain(model, (src, backwards(tgt)))
-    assert count == 2 * tokens == 10
-    assert_close(total, front + end)  # without dropout both passes agree
-    torch.manual_seed(1)
-    model = g2p_model(replace(TINY, dropout=0.3))
-    losses = []
-    for agreement in (0.0, 1.0, 3.0):
-        torch.manual_seed(2)
-        losses.append(BothWaysLoss(0, 0.1, agreement)(model, (src, tgt))[0])
-    assert losses[1] > losses[0]
-    assert_close(losses[2] - losses[0], 3 * (losses[1] - losses[0]), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"agreement \(-1\) must be at least 0"):
-        BothWaysLoss(0, 0.1, -1)
+def test_a_model_that_writes_from_the_end_is_taught_targets_turned_round():
+    pairs = g2p_pairs(dictionary())
+    front, end = (g2p_trainer(pairs, replace(TINY, backwards=way)) for way in (False, True))
+    assert not front.model.backwards and end.model.backwards
+    for (src, tgt), (same, turned) in zip(front.batches(0), end.batches(0), strict=True):
+        assert torch.equal(src, same)
+        assert torch.equal(backwards(tgt), turned)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 10])
@@ -287,7 +339,7 @@ def test_a_training_state_is_neither_overwritten_nor_gone_back_on(tmp_path, smal
         train_g2p(tmp_path, [TINY])
     with pytest.raises(ValueError, match=r"steps \(2\) must be at least 3, the updates already made"):
         train_g2p(tmp_path, [TINY], steps=2, resume=True)
-    assert load_state(tmp_path / "state.pt")["step"] == 3
+    assert load_state(tmp_path / "phase-1" / "state.pt")["step"] == 3
 
 
 def test_nothing_to_resume_and_another_recipe_are_named(tmp_path, small_world):
@@ -312,6 +364,32 @@ def test_weights_come_back_in_float32_with_the_recipes_shape(tmp_path):
     for (name, p), (other, q) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         assert name == other
         assert torch.equal(p, q)
+
+
+def test_several_models_come_back_from_one_file(tmp_path):
+    torch.manual_seed(0)
+    models = [g2p_model(recipe) for recipe in (TINY, SECOND)]
+    save_g2p(models, tmp_path / "w.safetensors", [TINY, SECOND])
+    weights, header = read_weights(tmp_path / "w.safetensors")
+    assert header["2.backwards"] == "True" and header["1.steps"] == "9"
+    assert {w.dtype for name, w in weights.items() if w.dim() == 2} == {torch.int8}
+    again = load_g2p_models(tmp_path / "w.safetensors")
+    assert len(again) == 2 and not any(model.training for model in again)
+    for model, loaded in zip(models, again, strict=True):
+        expected = restored(quantized(model.state_dict()))
+        for name, weight in loaded.state_dict().items():
+            assert torch.equal(weight, expected[name])
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6))
+def test_eight_bits_round_to_half_a_step(numbers):
+    matrix = torch.tensor(numbers).view(2, 3)
+    stored = quantized({"m": matrix, "v": matrix[0]})
+    assert stored["m"].dtype == torch.int8 and stored["m"].abs().max() <= 127
+    back = restored(stored)
+    assert back.keys() == {"m", "v"} and torch.equal(back["v"], matrix[0])
+    step = matrix.abs().amax(dim=1, keepdim=True) / 127
+    assert ((back["m"] - matrix).abs() <= 0.5001 * step + 1e-37).all()
 
 
 def test_broken_and_foreign_weights_are_named(tmp_path):
@@ -406,44 +484,74 @@ def test_the_longest_word_allowed_is_pronounced():
     assert len(pronounce(["ab" * 24], g2p_model(TINY), 2)[0]) <= 49
 
 
-def enumerated(model, word, longest):
-    """Log-probabilities of all short answers from both ends, by plain forward passes."""
-    src = torch.tensor([[*cmudict.letters().encode(word), 2]])
+VOWELS = cmudict.Vocabulary(["B", "AA0", "AA1"])
+BA = torch.tensor([[*cmudict.letters().encode("ba"), 2]])
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """Two models over three phonemes with opinions: one that writes from the front, one from the end."""
+    monkeypatch.setattr(cmudict, "phonemes", lambda stress=True: VOWELS)
+
+    def made(seed):
+        torch.manual_seed(seed)
+        models = [g2p_model(replace(TINY, backwards=way)).eval() for way in (False, True)]
+        for model in models:
+            for parameter in model.generator.parameters():
+                parameter.data.mul_(3)
+        return models
+
+    return made
+
+
+def enumerated(models, longest):
+    """Mean log-probabilities of all short answers, by plain forward passes."""
     found = {}
-    symbols = range(3, model.generator.projection.out_features)
     for n in range(longest):
-        for body in itertools.product(symbols, repeat=n):
+        for body in itertools.product((3, 4, 5), repeat=n):
             row = torch.tensor([[1, *body, 2]])
-            ways = [log_probability(model, model.encode(src), way).item() for way in (row, row.flip(1))]
-            found[body] = sum(ways) / 2
+            ways = [log_probability(m, m.encode(BA), row.flip(1) if m.backwards else row) for m in models]
+            found[VOWELS.decode(body)] = (sum(ways) / len(ways)).item()
     return found
 
 
 @torch.no_grad()
-def test_both_ways_choose_what_an_enumeration_chooses(monkeypatch):
-    vowels = cmudict.Vocabulary(["B", "AA0", "AA1"])
-    monkeypatch.setattr(cmudict, "phonemes", lambda stress=True: vowels)
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_n_best_answers_of_one_model_are_those_of_an_enumeration(pair, backward, monkeypatch):
+    monkeypatch.setattr(recipes, "LONGEST_WORD", 3)
     for seed in range(4):
-        torch.manual_seed(seed)
-        model = g2p_model(replace(TINY, agreement=1.0)).eval()
-        for parameter in model.generator.parameters():
-            parameter.mul_(3)
-        every = {vowels.decode(ids): score for ids, score in enumerated(model, "ba", 4).items()}
+        model = pair(seed)[backward]
+        every = enumerated([model], 4)
+        rows = n_best(model, BA, num_beams=250, count=60)[0].tolist()
+        texts = [" ".join(map(str, row)).rstrip(" 0") for row in rows]
+        # a model without training also writes padding, begin and end in the middle
+        said = [VOWELS.decode(map(int, text.split())) for text in texts if re.fullmatch("1( [345])* 2", text)]
+        assert said[:5] == sorted(every, key=every.get, reverse=True)[:5]
+        assert n_best(model, BA, num_beams=1, count=1).shape[:2] == (1, 1)
+
+
+@torch.no_grad()
+def test_joint_search_chooses_what_an_enumeration_chooses(pair, monkeypatch):
+    monkeypatch.setattr(recipes, "LONGEST_WORD", 3)
+    for seed in range(4):
+        models = pair(seed)
+        every = enumerated(models, 4)
         mass = defaultdict(float)
         for said, score in every.items():
             mass[cmudict.strip_stress(said)] += math.exp(score)
         best = max(mass, key=mass.get)
         want = max((said for said in every if cmudict.strip_stress(said) == best), key=every.get)
-        src = torch.tensor([[*cmudict.letters().encode("ba"), 2]])
-        assert both_ways(model, src, vowels, 4, num_beams=60) == [want]
+        assert joint_search(models, BA, num_beams=60) == [want]
+        assert pronounce(["ba"], models, num_beams=60) == [want]
+        assert pronounce(["ba"], models, num_beams=1) == pronounce(["ba"], models[0], num_beams=1)
 
 
-def test_both_ways_say_something_where_nothing_can_end():
-    torch.manual_seed(0)
-    model = g2p_model(replace(TINY, agreement=1.0)).eval()
-    with torch.no_grad():
+@torch.no_grad()
+def test_joint_search_says_something_where_nothing_can_end(pair):
+    models = pair(0)
+    for model in models:
         model.generator.projection.bias[1:3] = -1e9
-    assert len(pronounce(["ba"], model, num_beams=2)[0]) > 0
+    assert len(pronounce(["ba"], models, num_beams=2)[0]) > 0
 
 
 # scores
@@ -508,3 +616,50 @@ def test_the_casting_norm_gives_the_numbers_of_layer_norm_and_the_lower_precisio
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(x).dtype == torch.bfloat16
         torch.testing.assert_close(norm(x), plain(x).bfloat16())
+
+
+# what is shipped
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    """The shipped models."""
+    return load_g2p_models()
+
+
+def card():
+    """The text of the card beside the shipped weights."""
+    return recipes.G2P_CHECKPOINT.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_the_shipped_models_are_small_and_pronounce_what_everybody_can(shipped):
+    assert recipes.G2P_CHECKPOINT.stat().st_size <= 12_000_000
+    assert [model.backwards for model in shipped] == [False, True]
+    words = {"cat": "K AE1 T", "phone": "F OW1 N", "night": "N AY1 T", "station": "S T EY1 SH AH0 N"}
+    for num_beams in (1, 5):
+        assert [" ".join(said) for said in pronounce(words, shipped, num_beams)] == list(words.values())
+    assert [" ".join(said) for said in pronounce(words, shipped[1], 1)] == list(words.values())
+    assert pronounce(["cat"]) == [("K", "AE1", "T")]
+
+
+def test_the_card_repeats_the_recipes_of_the_shipped_weights():
+    _, header = read_weights(recipes.G2P_CHECKPOINT)
+    front, end = (recipe.header() for recipe in recipes.G2P_PHASES)
+    for name in vars(G2PRecipe()):
+        assert (header[f"1.{name}"], header[f"2.{name}"]) == (front[name], end[name])
+        assert f"| `{name}` | {front[name]} | {end[name]} |" in card()
+    assert "python -m annotated_transformer train g2p" in card()
+    assert "python -m annotated_transformer evaluate g2p" in card()
+    assert not re.search(r"/(home|root|tmp|work|opt)/", card())
+
+
+@pytest.mark.network
+def test_the_shipped_models_are_as_good_as_the_card_says_and_better_together(shipped):
+    """On 500 test words; the bounds leave room for so small a part."""
+    split = cmudict.split_by_headword(cmudict.load_cmudict())
+    words = list(split.test)[::24]
+    listed = [split.test[word] for word in words]
+    together, alone = (g2p_scores(pronounce(words, model), listed) for model in (shipped, shipped[0]))
+    assert together["word error rate with stress"] < 0.33
+    assert together["phoneme error rate without stress"] < 0.07
+    assert together["word error rate with stress"] < alone["word error rate with stress"]

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from annotated_transformer import recipes, shakespeare
 from annotated_transformer.data.shakespeare import CHARACTERS, TinyShakespeare, load_shakespeare
-from annotated_transformer.generation import GPTStep, generate
+from annotated_transformer.generation import GPTStep, TokenLayer, generate
 from annotated_transformer.recipes import (
     ByteDropout,
     CastingLayerNorm,
@@ -33,6 +33,7 @@ from annotated_transformer.shakespeare import (
     evaluate_shakespeare,
     learning_rate,
     load_shakespeare_gpt,
+    load_writer,
     shakespeare_model,
     shakespeare_trainer,
     tokenizer,
@@ -42,7 +43,7 @@ from annotated_transformer.shakespeare import (
     window_loss,
     write_text,
 )
-from annotated_transformer.training import cosine, evaluate, load_state
+from annotated_transformer.training import autocast_dtype, cosine, evaluate, load_state
 
 TINY = ShakespeareRecipe(
     d_model=14,
@@ -331,7 +332,7 @@ def test_faster_parts_keep_the_numbers_of_the_parts_they_replace():
     nn.init.normal_(plain[1].weight)
     x = torch.randn(3, 5)
     before = plain.eval()(x)
-    faster = recipes.use_byte_dropout(plain)
+    faster = recipes.use_fast_parts(plain)
     assert faster is plain
     assert (type(faster[1]), type(faster[2][0]), faster[2][0].p) == (CastingLayerNorm, ByteDropout, 0.3)
     assert_close(faster.eval()(x), before)
@@ -481,6 +482,18 @@ def test_the_shipped_model_writes_lines_of_speakers_in_words(shipped):
     words = re.findall(r"[a-z]+", text.lower())
     known = set("the and to of i my that a not in is me you thou with it for be his your this he".split())
     assert sum(word in known for word in words) >= len(words) / 5
+
+
+def test_the_writer_is_the_shipped_model_prepared_for_single_tokens(shipped):
+    writer = load_writer()
+    precision = autocast_dtype(torch.device("cpu")) or torch.float32
+    assert {p.dtype for p in writer.parameters()} == {precision} and not writer.training
+    assert all(isinstance(layer, TokenLayer) for layer in writer.decoder.layers)
+    ids = torch.tensor([tokenizer().encode("ROMEO:\nO, she doth teach the torches to burn")])
+    with torch.no_grad():
+        torch.testing.assert_close(writer(ids).float(), shipped(ids), rtol=0.05, atol=0.2)
+    by_default = "".join(write_text("ROMEO:", 40, seed=1))
+    assert by_default == "".join(write_text("ROMEO:", 40, writer, seed=1))
 
 
 @pytest.mark.network
