@@ -63,6 +63,12 @@ export function fault(s) {
 
 const STEP = 58;
 
+// a narrow column has little room beside its arrows
+function shape(x, y, sizes, narrow) {
+  const text = narrow ? written(sizes).replaceAll(" ", "") : written(sizes);
+  return svg("text", { class: "at-side at-halo", x, y, style: narrow ? "font-size:12px" : null }, text);
+}
+
 function column(stack, x, half, layers, labels, height, at, place) {
   const y = (i) => height - 24 - i * STEP;
   const [first, last] = [stack.findIndex((block) => block.layered), stack.findLastIndex((block) => block.layered)];
@@ -72,7 +78,7 @@ function column(stack, x, half, layers, labels, height, at, place) {
     svg("text", { class: "at-side", "text-anchor": "middle", transform: `translate(${left - 4} ${bottom - 16}) rotate(-90)` }, say(labels.times, { layers })),
   ];
   stack.forEach((block, i) => {
-    if (i) nodes.push(arrow(x, y(i - 1) - 16, x, y(i) + 18), svg("text", { class: "at-side at-halo", x: x + (half < 70 ? -20 : 6), y: y(i) + 33 }, written(stack[i - 1].shape)));
+    if (i) nodes.push(arrow(x, y(i - 1) - 16, x, y(i) + 18), shape(x + (half < 70 ? 4 : 6), y(i) + 33, stack[i - 1].shape, half < 70));
     // the residual path runs beside each sublayer and its norm
     if (block.layered && (i - first) % 2 === 0) {
       const [from, to] = [y(i) + 25, y(i + 1) - (stack[i + 1].kind === "norm" ? -25 : 25)];
@@ -92,14 +98,17 @@ function arrow(x1, y1, x2, y2, role = "residual") {
 function draw(stacks, layers, width, values) {
   const { labels, at, pick, view, memory, names } = values;
   const height = Math.max(...stacks.map((each) => each.length)) * STEP + 12;
-  const [half, middleOf] = [Math.min(stacks.length === 2 ? width / 4 - 24 : 90, 100), (i) => (stacks.length === 2 ? (width * (2 * i + 1)) / 4 : width / 2 + 50)];
+  const two = stacks.length === 2;
+  const left = two && width < 376 ? 6 : 0; // of narrow columns: it makes room for the shapes
+  const half = two ? Math.min(width / 4 - 24 - left, 100) : 90;
+  const middleOf = (i) => (two ? (width * (2 * i + 1)) / 4 - left : width / 2 + 50);
   const told = stacks.flat().map((block) => say(labels.block, { name: names(block), shape: written(block.shape) })).join(", ");
   const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "at-chart", role: "group", "aria-label": say(labels.picture, { view: labels[view], blocks: told }) });
   const place = (block, x, y, wide, strong) => svg("g", {
     class: `at-token at-${ROLES[block.kind] ?? "residual"}${strong ? " at-strong" : ""} at-block`, role: "button", tabindex: 0, "aria-pressed": String(strong),
     "aria-label": say(labels.block, { name: names(block), shape: written(block.shape) }), "data-block": block.key, onclick: () => pick(block),
     onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(block); } },
-  }, svg("rect", { x: x - wide, y: y - 16, width: 2 * wide, height: 32, rx: 8 }), svg("text", { x, y: y + 5, "text-anchor": "middle", style: wide < 70 ? "font-size:13px" : null }, names(block)));
+  }, svg("rect", { x: x - wide, y: y - 16, width: 2 * wide, height: 32, rx: 8 }), svg("text", { x, y: y + 5, "text-anchor": "middle", style: wide < 70 ? "font-size:12px" : null }, names(block)));
   stacks.forEach((each, i) => node.append(...column(each, middleOf(i), half, layers, labels, height, at, place)));
   const across = stacks[stacks.length - 1].findIndex((block) => block.kind === "across");
   if (across >= 0) {
