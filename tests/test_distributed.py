@@ -261,7 +261,8 @@ def test_processes_draw_different_numbers_and_keep_the_same_weights(together):
 
 
 def test_a_recipe_is_trained_by_all_and_written_and_reported_by_the_first(together):
-    folder, (first, second) = together[2] / "run", together[3]
+    assert {file.name for file in (together[2] / "run").iterdir()} == {"g2p.safetensors", "phase-1"}
+    folder, (first, second) = together[2] / "run" / "phase-1", together[3]
     snapshots = {f"weights-{count:06}.safetensors" for count in (7, 9)}
     assert {file.name for file in folder.iterdir()} == snapshots | {
         "g2p.safetensors", "state.pt", "state.pt.previous",

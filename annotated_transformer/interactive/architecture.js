@@ -63,22 +63,16 @@ export function fault(s) {
 
 const STEP = 58;
 
-// a narrow column has little room beside its arrows
-function shape(x, y, sizes, narrow) {
-  const text = narrow ? written(sizes).replaceAll(" ", "") : written(sizes);
-  return svg("text", { class: "at-side at-halo", x, y, style: narrow ? "font-size:12px" : null }, text);
-}
-
 function column(stack, x, half, layers, labels, height, at, place) {
   const y = (i) => height - 24 - i * STEP;
   const [first, last] = [stack.findIndex((block) => block.layered), stack.findLastIndex((block) => block.layered)];
-  const [top, bottom, left] = [y(last) - 16, y(first) + 16, x - half - 13];
+  const [top, bottom, left, narrow] = [y(last) - 16, y(first) + 16, x - half - 13, half < 70];
   const nodes = [
     svg("path", { class: "at-line at-side-line", d: `M${left + 5},${top} H${left} V${bottom} H${left + 5}` }),
     svg("text", { class: "at-side", "text-anchor": "middle", transform: `translate(${left - 4} ${bottom - 16}) rotate(-90)` }, say(labels.times, { layers })),
   ];
   stack.forEach((block, i) => {
-    if (i) nodes.push(arrow(x, y(i - 1) - 16, x, y(i) + 18), shape(x + (half < 70 ? 4 : 6), y(i) + 33, stack[i - 1].shape, half < 70));
+    if (i) nodes.push(arrow(x, y(i - 1) - 16, x, y(i) + 18), svg("text", { class: "at-side at-halo", x: x + (narrow ? 4 : 6), y: y(i) + 33, style: narrow ? "font-size:12px" : null }, narrow ? written(stack[i - 1].shape).replaceAll(" ", "") : written(stack[i - 1].shape)));
     // the residual path runs beside each sublayer and its norm
     if (block.layered && (i - first) % 2 === 0) {
       const [from, to] = [y(i) + 25, y(i + 1) - (stack[i + 1].kind === "norm" ? -25 : 25)];
@@ -97,11 +91,9 @@ function arrow(x1, y1, x2, y2, role = "residual") {
 
 function draw(stacks, layers, width, values) {
   const { labels, at, pick, view, memory, names } = values;
-  const height = Math.max(...stacks.map((each) => each.length)) * STEP + 12;
-  const two = stacks.length === 2;
-  const left = two && width < 376 ? 6 : 0; // of narrow columns: it makes room for the shapes
-  const half = two ? Math.min(width / 4 - 24 - left, 100) : 90;
-  const middleOf = (i) => (two ? (width * (2 * i + 1)) / 4 - left : width / 2 + 50);
+  const [two, height] = [stacks.length === 2, Math.max(...stacks.map((each) => each.length)) * STEP + 12];
+  const left = two && width < 376 ? 6 : 0; // leaves room for the shapes
+  const [half, middleOf] = [two ? Math.min(width / 4 - 24 - left, 100) : 90, (i) => (two ? (width * (2 * i + 1)) / 4 - left : width / 2 + 50)];
   const told = stacks.flat().map((block) => say(labels.block, { name: names(block), shape: written(block.shape) })).join(", ");
   const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "at-chart", role: "group", "aria-label": say(labels.picture, { view: labels[view], blocks: told }) });
   const place = (block, x, y, wide, strong) => svg("g", {
@@ -172,8 +164,7 @@ export function render(panel, data, labels) {
     at = keys[Math.min(Math.max(keys.indexOf(at) + step, 0), keys.length - 1)];
     panel.draw();
   };
-  panel.button(labels.back, () => go(-1));
-  panel.button(labels.on, () => go(1));
+  for (const [label, step] of [[labels.back, -1], [labels.on, 1]]) panel.button(label, () => go(step));
   panel.resets.push(() => { [at, width] = ["encoder-0", base.d_model]; });
   const [names, pick] = [(block) => labels[`name_${block.kind}`], (block) => { at = block.key; panel.draw(); }];
   const detail = element("div", { class: "at-note", "aria-live": "polite" });
