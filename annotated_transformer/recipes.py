@@ -726,8 +726,7 @@ def pronounce(
         ValueError: when a word is empty, too long or has other characters; the message names them.
     """
     words = [check_word(word) for word in words]
-    model = load_g2p_models() if model is None else model
-    models = [model] if isinstance(model, Transformer) else list(model)
+    models = _listed(model)
     letters = cmudict.letters()
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
     spoken: list[tuple[str, ...]] = [()] * len(words)
@@ -738,6 +737,13 @@ def pronounce(
             for i, said in zip(rows, _decode(models, src, num_beams, alpha, autocast), strict=True):
                 spoken[i] = said
     return spoken
+
+
+def _listed(model: Transformer | Sequence[Transformer] | None) -> list[Transformer]:
+    """One model, several, or the shipped ones: as a list."""
+    if model is None:
+        return load_g2p_models()
+    return [model] if isinstance(model, Transformer) else list(model)
 
 
 def _decode(
@@ -924,8 +930,7 @@ def evaluate_g2p(
         check_size("count", count)
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     words = spread(list(split.test), count or len(split.test))
-    model = load_g2p_models() if model is None else model
-    models = [model] if isinstance(model, Transformer) else list(model)
+    models = _listed(model)
     peer, autocast = G2pEn.from_carrier(), autocast_dtype(next(models[0].parameters()).device)
     ours: dict[str, tuple[str, ...]] = {}
     theirs: dict[str, tuple[str, ...]] = {}
