@@ -7,16 +7,15 @@ import inspect
 import json
 
 import IPython.display
-import nbclient
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import annotated_transformer
 from annotated_transformer import attention, causal_mask, exercises, multi_head_attention
 from annotated_transformer.notebook import WIDGET_STATE, Source, notebook_errors, show
+from tools.run_notebooks import attentive_client
 
 
 def shown(obj):
@@ -127,18 +126,6 @@ def test_what_is_not_a_notebook_is_refused(nb):
         notebook_errors(nb)
 
 
-def executed(nb, tries=3):
-    """Execute a notebook; a kernel whose answer gets lost, as happens on a busy machine, gets another try."""
-    for left in reversed(range(tries)):
-        try:
-            quiet = ["--log-level=ERROR"]
-            nbclient.NotebookClient(nb, timeout=20, kernel_name="python3", extra_arguments=quiet).execute()
-            return
-        except (CellTimeoutError, DeadKernelError):
-            if not left:
-                raise
-
-
 @pytest.mark.parametrize(
     "body, wrong",
     [
@@ -153,7 +140,7 @@ def test_errors_that_widgets_swallow_are_found(body, wrong):
     setup = "import ipywidgets as W\nfrom ipywidgets import interact\n"
     broken = "def show(k=3):\n    raise ValueError('broken')\n"
     nb = new_notebook(cells=[new_code_cell(setup + broken + body)])
-    executed(nb)
+    attentive_client(nb, 120).execute()
     assert notebook_errors(nb) == (["OutputModel: ValueError: broken"] if wrong else [])
 
 

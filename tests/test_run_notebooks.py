@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import nbformat
 import pytest
+from nbclient.output_widget import OutputWidget
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from tools import run_notebooks
@@ -86,13 +88,29 @@ def test_addresses_are_hidden_and_other_hexadecimal_numbers_are_kept():
     ids=["cell", "widget", "solution", "kernel"],
 )
 def test_a_failure_is_reported_and_the_file_left_as_it_was(tmp_path, capsys, monkeypatch, cells, words):
-    monkeypatch.setattr(run_notebooks, "CELL_TIMEOUT", 60)
+    monkeypatch.setattr(run_notebooks, "CELL_TIMEOUT", 120)
     path = write(tmp_path / "broken.ipynb", cells)
     before = path.read_bytes()
     assert run_notebooks.main([str(path)]) == 1
     assert path.read_bytes() == before
     out = capsys.readouterr().out
     assert words in out and out.endswith("failed: broken.ipynb\n")
+
+
+def test_an_answer_that_comes_while_a_widget_is_told_something_is_not_lost(monkeypatch):
+    """A message that arrives just before another is sent on its socket announces itself to nobody."""
+    send = OutputWidget.send
+
+    def late(widget, *args, **kwargs):
+        time.sleep(0.5)  # the answer of the cell arrives meanwhile
+        send(widget, *args, **kwargs)
+
+    monkeypatch.setattr(OutputWidget, "send", late)
+    body = "import ipywidgets\nfor k in range(6):\n    with ipywidgets.Output(): print(k)"
+    nb = new_notebook(cells=[new_code_cell(body)])
+    began = time.monotonic()
+    run_notebooks.attentive_client(nb, 300).execute()
+    assert time.monotonic() - began < 150
 
 
 def test_a_cell_that_takes_too_long_fails(tmp_path, capsys, monkeypatch):

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 
-import nbclient
 import pytest
 import torch
 from hypothesis import given, settings
@@ -291,9 +290,7 @@ control"""
 def test_the_check_of_notebooks_finds_what_a_callback_raised(prompt, wrong):
     body = f"control.parts['prompt'].value = {prompt!r}\ncontrol.parts['write'].click()"
     nb = new_notebook(cells=[new_code_cell(SETUP), new_code_cell(body)])
-    quiet = ["--log-level=ERROR"]
-    client = nbclient.NotebookClient(nb, timeout=120, kernel_name="python3", extra_arguments=quiet)
-    client.execute(env=run_notebooks.environment())
+    run_notebooks.attentive_client(nb, 120).execute(env=run_notebooks.environment())
     message = "OutputModel: ValueError: text must have characters of the alphabet only, got 'd', 'g', 'o'"
     assert notebook_errors(nb) == ([message] * 2 if wrong else [])
     assert nb.cells[1].outputs == [] and VIEW in nb.cells[0].outputs[0].data

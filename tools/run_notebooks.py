@@ -14,11 +14,16 @@ import re
 import sys
 import time
 from pathlib import Path
+from queue import Empty
 
 import nbformat
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+from traitlets import Type
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -33,6 +38,49 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 class NotebookFailed(Exception):
     """The errors of one notebook, a line each."""
+
+
+class AttentiveChannel(AsyncZMQSocketChannel):
+    """A channel that looks once a second whether a message is there, and does not only wait to be woken.
+
+    Sending on a socket can use up the event that announces what has just arrived there. With widgets both
+    happen at once, and the answer of a cell would lie unread until the time limit.
+    """
+
+    async def get_msg(self, timeout: float | None = None) -> dict:
+        """Return the next message; raise `queue.Empty` after `timeout` seconds without one."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 1.0 if end is None else end - time.monotonic()
+            try:
+                return await super().get_msg(max(0.0, min(1.0, left)))
+            except Empty:
+                if left <= 0:
+                    raise
+
+
+class AttentiveClient(AsyncKernelClient):
+    """A client of a kernel whose answers come by an `AttentiveChannel`."""
+
+    shell_channel_class = Type(AttentiveChannel)
+
+
+class AttentiveManager(AsyncKernelManager):
+    """Starts kernels for an `AttentiveClient`."""
+
+    client_factory = Type(AttentiveClient)
+
+
+def attentive_client(nb: NotebookNode, timeout: int, **options) -> NotebookClient:
+    """Prepares the execution of a notebook, with `timeout` seconds for a cell and options of nbclient."""
+    return NotebookClient(
+        nb,
+        timeout=timeout,
+        kernel_name="python3",
+        kernel_manager_class=AttentiveManager,
+        extra_arguments=["--log-level=ERROR"],
+        **options,
+    )
 
 
 def environment() -> dict[str, str]:
@@ -50,13 +98,11 @@ def execute(nb: NotebookNode, folder: Path) -> None:
     """
     answers = [nbformat.v4.new_code_cell(code) for code in solutions(nb)]
     trial = nbformat.from_dict({**nb, "cells": [*nb.cells, *answers]})
-    client = NotebookClient(
+    client = attentive_client(
         trial,
-        timeout=CELL_TIMEOUT,
-        kernel_name="python3",
+        CELL_TIMEOUT,
         record_timing=False,
         coalesce_streams=True,
-        extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
     )
     stopped = []
