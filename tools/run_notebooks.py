@@ -48,7 +48,7 @@ class AttentiveChannel(AsyncZMQSocketChannel):
     """
 
     async def get_msg(self, timeout: float | None = None) -> dict:
-        """Return the next message; raise `queue.Empty` after `timeout` seconds without one."""
+        """Returns the next message; raises `queue.Empty` after `timeout` seconds without one."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             left = 1.0 if end is None else end - time.monotonic()
