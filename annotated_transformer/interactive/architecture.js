@@ -95,7 +95,7 @@ function draw(stacks, layers, width, values) {
   const left = two && width < 376 ? 6 : 0; // leaves room for the shapes
   const [half, middleOf] = [two ? Math.min(width / 4 - 24 - left, 100) : 90, (i) => (two ? (width * (2 * i + 1)) / 4 - left : width / 2 + 50)];
   const told = stacks.flat().map((block) => say(labels.block, { name: names(block), shape: written(block.shape) })).join(", ");
-  const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "at-chart", role: "group", "aria-label": say(labels.picture, { view: labels[view], blocks: told }) });
+  const node = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "at-chart", style: "overflow:visible", role: "group", "aria-label": say(labels.picture, { view: labels[view], blocks: told }) });
   const place = (block, x, y, wide, strong) => svg("g", {
     class: `at-token at-${ROLES[block.kind] ?? "residual"}${strong ? " at-strong" : ""} at-block`, role: "button", tabindex: 0, "aria-pressed": String(strong),
     "aria-label": say(labels.block, { name: names(block), shape: written(block.shape) }), "data-block": block.key, onclick: () => pick(block),
