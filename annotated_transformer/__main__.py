@@ -39,8 +39,8 @@ def pronounce(arguments: argparse.Namespace) -> int:
     from .data import cmudict
 
     words = [recipes.check_word(word) for word in arguments.words]
-    models = recipes.load_g2p_models(arguments.checkpoint or recipes.G2P_CHECKPOINT)
-    spoken = recipes.pronounce(words, models)
+    pronouncer = recipes.load_pronouncer(arguments.checkpoint or recipes.G2P_CHECKPOINT)
+    spoken = recipes.pronounce(words, pronouncer)
     width = max(map(len, words))
     columns = max(len(" ".join(phonemes)) for phonemes in spoken)
     for word, phonemes in zip(words, spoken, strict=True):
@@ -72,8 +72,8 @@ def evaluate_g2p(arguments: argparse.Namespace) -> int:
     """Print the error rates beside the peer's and the goals; fail when a must is missed."""
     from . import recipes
 
-    models = recipes.load_g2p_models(arguments.checkpoint or recipes.G2P_CHECKPOINT)
-    return _judged(*recipes.evaluate_g2p(models, num_beams=arguments.beams, count=arguments.words))
+    pronouncer = recipes.load_pronouncer(arguments.checkpoint or recipes.G2P_CHECKPOINT)
+    return _judged(*recipes.evaluate_g2p(pronouncer, num_beams=arguments.beams, count=arguments.words))
 
 
 def evaluate_shakespeare(arguments: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ from .distributed import DistributedTrainer, Process
 from .embeddings import Embeddings
 from .encoder_decoder import Decoder, DecoderLayer, Encoder, EncoderLayer
 from .feed_forward import PositionwiseFeedForward
+from .joint_ngram import JointNGram
 from .multi_head_attention import Cache, MultiHeadAttention, check_four_dimensions, split_heads
 from .positional_encoding import PositionalEncoding
 from .residual import residuals
@@ -52,6 +53,10 @@ from .transformer import Generator, InputEmbedding, Transformer
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 G2P_CHECKPOINT = CHECKPOINTS / "g2p.safetensors"
 FLOAT32 = torch.finfo(torch.float32)
+LEVELS = 19  # a stored weight is a number from -19 to 19
+BASE = 2 * LEVELS + 1
+PLACES = (1, BASE, BASE**2)  # of three of them in 16 bits: 39 ** 3 is 59,319
+NGRAM_WEIGHT = 0.3  # of the n-grams beside the Transformers; chosen on the development words
 LONGEST_WORD = 48  # letters; the longest in the dictionary has 28
 
 Pairs = list[tuple[list[int], list[int]]]
@@ -413,28 +418,43 @@ def load_model(
 
 
 def quantized(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Store matrices in eight bits: whole numbers from -127 to 127, and for each row its scale, `name.scale`.
+    """Store matrices in 5 1/3 bits a weight: whole numbers from -19 to 19, three of them in each 16 bits.
 
-    A weight is the product of the two. Vectors become float32.
+    A weight is its number times the scale of its row, `name.scale`: of some scales the one with the least
+    squared error. `name.columns` says how many weights a row has. Vectors become float32.
+
+    Shape:
+        - a matrix (rows, columns)
+        - stored (rows, columns / 3, rounded up)
     """
     stored = {}
     for name, weight in weights.items():
         weight = weight.float().cpu()
         if weight.dim() == 2:
-            scale = (weight.abs().amax(dim=1) / 127).clamp(min=FLOAT32.tiny)  # (rows,)
-            stored[f"{name}.scale"] = scale
-            weight = (weight / scale[:, None]).round().to(torch.int8)
+            most = weight.abs().amax(dim=1, keepdim=True).clamp(min=FLOAT32.tiny) / LEVELS
+            scales = torch.stack([most * share / 20 for share in range(12, 21)])  # (9, rows, 1)
+            numbers = (weight / scales).round().clamp(-LEVELS, LEVELS)
+            best = (numbers * scales - weight).square().sum(dim=-1).argmin(dim=0)  # (rows,)
+            rows = torch.arange(len(weight))
+            stored[f"{name}.scale"] = scales[best, rows, 0]
+            stored[f"{name}.columns"] = torch.tensor([weight.size(1)])
+            digits = F.pad(numbers[best, rows].long() + LEVELS, (0, -weight.size(1) % 3))
+            threes = digits.unflatten(1, (-1, 3)) @ torch.tensor(PLACES)
+            weight = (threes - 2**15).to(torch.int16)
         stored[name] = weight
     return stored
 
 
 def restored(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Undo `quantized` up to its rounding; what is not quantised stays as it is."""
-    return {
-        name: weight.float() * weights[f"{name}.scale"][:, None] if f"{name}.scale" in weights else weight
-        for name, weight in weights.items()
-        if not name.endswith(".scale")
-    }
+    whole = {name: w for name, w in weights.items() if not name.endswith((".scale", ".columns"))}
+    for name in whole:
+        if f"{name}.scale" in weights:
+            threes = whole[name].int() + 2**15
+            digits = torch.stack([threes // place % BASE for place in PLACES], dim=-1).flatten(1)
+            numbers = digits[:, : int(weights[f"{name}.columns"])] - LEVELS
+            whole[name] = numbers * weights[f"{name}.scale"][:, None]
+    return whole
 
 
 class Goal(NamedTuple):
@@ -491,7 +511,7 @@ class G2PRecipe(Recipe):
     backwards: bool = False
 
 
-# Two models are shipped: one writes from the front, and the other, which starts as its copy, from the end.
+# Two Transformers are shipped: one writes from the front, the other, which starts as its copy, from the end.
 G2P_PHASES = (G2PRecipe(), G2PRecipe(horizon=13_000, steps=11_000, fade=2700, seed=1, backwards=True))
 
 
@@ -608,7 +628,8 @@ def train_g2p(
 
     Each phase trains a model; it begins with the last weights of the phase before, a new optimizer and a
     schedule of its own, and writes to a folder of its own, `<folder>/phase-1` and so on. Progress and the
-    error on 500 development words go to the standard error stream.
+    error on 500 development words go to the standard error stream. The n-grams of the training words, which
+    are only counted, are written to the same file.
 
     Args:
         folder: where everything is written.
@@ -652,7 +673,8 @@ def train_g2p(
         weights = load_state(own / "state.pt")["model"]
     path = Path(folder) / f"{G2PRecipe.task}.safetensors"
     if process is None or process.rank == 0:
-        save_g2p([load_g2p(own) for own in paths], path, phases)
+        ngram = JointNGram.fit(g2p_pairs(split.train))
+        save_g2p(Pronouncer([load_g2p(own) for own in paths], ngram), path, phases)
     return path
 
 
@@ -661,50 +683,79 @@ def spread(words: Sequence[str], count: int) -> list[str]:
     return [words[i * len(words) // count] for i in range(count)] if count < len(words) else list(words)
 
 
-def save_g2p(
-    models: Sequence[Transformer], path: str | os.PathLike, recipes: Sequence[G2PRecipe] = G2P_PHASES
-) -> None:
-    """Write the weights of several models as one safetensors file, matrices in eight bits.
+@dataclass(frozen=True)
+class Pronouncer:
+    """What pronounces words together.
 
-    The names of the first model begin with `1.`, as do those of its recipe in the header, and so on.
+    Args:
+        models: Transformers in eval mode, all of one vocabulary; the first is asked where one is enough.
+        ngram: judges what the models propose, or None.
+    """
+
+    models: Sequence[Transformer]
+    ngram: JointNGram | None = None
+
+
+def save_g2p(
+    pronouncer: Pronouncer, path: str | os.PathLike, recipes: Sequence[G2PRecipe] = G2P_PHASES
+) -> None:
+    """Write several models as one safetensors file, their matrices `quantized`, and the n-grams with them.
+
+    The names of the first model begin with `1.`, as do those of its recipe in the header, and so on; those of
+    the n-grams begin with `ngram.`.
 
     Raises:
         OSError: when the file cannot be written.
     """
     weights, header = {}, {"format": "pt", "task": G2PRecipe.task}
-    for i, (model, recipe) in enumerate(zip(models, recipes, strict=False), 1):
+    for i, (model, recipe) in enumerate(zip(pronouncer.models, recipes, strict=False), 1):
         weights |= {f"{i}.{name}": w for name, w in quantized(model.state_dict()).items()}
         header |= {f"{i}.{name}": text for name, text in recipe.header().items()}
+    if pronouncer.ngram is not None:
+        weights |= {f"ngram.{name}": part for name, part in pronouncer.ngram.tensors().items()}
+        header["ngram.order"] = str(pronouncer.ngram.order)
     write_weights(weights, header, path)
 
 
-def load_g2p_models(path: str | os.PathLike = G2P_CHECKPOINT) -> list[Transformer]:
-    """Load all pronunciation models of a file, in float32 and in eval mode: one, or several of `save_g2p`.
+def load_pronouncer(path: str | os.PathLike = G2P_CHECKPOINT) -> Pronouncer:
+    """Load what pronounces words: the models of a file, in float32 and in eval mode, and its n-grams if any.
 
     Raises:
         FileNotFoundError: when there is no such file.
         ValueError: when it is truncated, of another task or of another vocabulary.
     """
     weights, header = read_checkpoint(path, G2PRecipe)
-    prefixes = sorted({name.partition(".")[0] + "." for name in weights if name[0].isdecimal()}) or [""]
 
     def of(prefix: str, entries: Mapping) -> dict:
         return {name[len(prefix) :]: entry for name, entry in entries.items() if name.startswith(prefix)}
 
-    return [
+    counted = of("ngram.", weights)
+    prefixes = sorted({name.partition(".")[0] + "." for name in weights if name[0].isdecimal()}) or [""]
+    models = [
         fit_model(path, restored(of(prefix, weights)), of(prefix, header), G2PRecipe, g2p_model)
         for prefix in prefixes
     ]
+    if not counted:
+        return Pronouncer(models)
+    try:
+        return Pronouncer(models, JointNGram(**counted, order=int(header["ngram.order"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"path ({path}) must hold n-grams as they are saved: {error}") from error
+
+
+def load_g2p_models(path: str | os.PathLike = G2P_CHECKPOINT) -> list[Transformer]:
+    """Load the Transformers of a file, one or several: see `load_pronouncer`."""
+    return list(load_pronouncer(path).models)
 
 
 def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
-    """Load the first pronunciation model of a file, which writes from the front: see `load_g2p_models`."""
-    return load_g2p_models(path)[0]
+    """Load the first Transformer of a file, which writes from the front: see `load_pronouncer`."""
+    return load_pronouncer(path).models[0]
 
 
 def pronounce(
     words: Iterable[str],
-    model: Transformer | Sequence[Transformer] | None = None,
+    model: Transformer | Sequence[Transformer] | Pronouncer | None = None,
     num_beams: int = 5,
     alpha: float = 0.0,
     batch: int = 256,
@@ -714,9 +765,9 @@ def pronounce(
 
     Args:
         words: lower or upper case, the letters a to z only.
-        model: what pronounces them, or several that do so together; the shipped ones where it is None.
+        model: what pronounces them, or several that do so together; what is shipped where it is None.
         num_beams: 1 for greedy search by the first model; more for beam search, or for `joint_search` where
-            there are several models.
+            there are several models, or n-grams.
         alpha: exponent of the length in the score of a hypothesis.
         batch: the most words decoded together; they are of one length.
         autocast: lower precision for the matrix products, as from `autocast_dtype`; None for float32, which
@@ -726,7 +777,7 @@ def pronounce(
         ValueError: when a word is empty, too long or has other characters; the message names them.
     """
     words = [check_word(word) for word in words]
-    models = _listed(model)
+    pronouncer = _together(model)
     letters = cmudict.letters()
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
     spoken: list[tuple[str, ...]] = [()] * len(words)
@@ -734,22 +785,25 @@ def pronounce(
     for group in (list(same) for _, same in groupby(order, key=lambda i: len(words[i]))):
         for rows in (group[begin : begin + batch] for begin in range(0, len(group), batch)):
             src = torch.tensor([[*letters.encode(words[i]), letters.eos_id] for i in rows])
-            for i, said in zip(rows, _decode(models, src, num_beams, alpha, autocast), strict=True):
+            for i, said in zip(rows, _decode(pronouncer, src, num_beams, alpha, autocast), strict=True):
                 spoken[i] = said
     return spoken
 
 
-def _listed(model: Transformer | Sequence[Transformer] | None) -> list[Transformer]:
-    """One model, several, or the shipped ones: as a list."""
+def _together(model: Transformer | Sequence[Transformer] | Pronouncer | None) -> Pronouncer:
+    """One model, several, or what is shipped."""
     if model is None:
-        return load_g2p_models()
-    return [model] if isinstance(model, Transformer) else list(model)
+        return load_pronouncer()
+    if isinstance(model, Pronouncer):
+        return model
+    return Pronouncer([model] if isinstance(model, Transformer) else list(model))
 
 
 def _decode(
-    models: Sequence[Transformer], src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
+    pronouncer: Pronouncer, src: Tensor, num_beams: int, alpha: float, autocast: torch.dtype | None
 ) -> list[tuple[str, ...]]:
     """Write the phonemes of words of one length, from their letters (B, S)."""
+    models, ngram = pronouncer.models, pronouncer.ngram
     first = models[0]
     src = src.to(next(first.parameters()).device)
     lower = torch.autocast(src.device.type, autocast or torch.bfloat16, enabled=autocast is not None)
@@ -757,8 +811,8 @@ def _decode(
         for model in models:
             stack.enter_context(evaluating(model))
         stack.enter_context(lower)
-        if num_beams > 1 and len(models) > 1:
-            return joint_search(models, src, num_beams, alpha)
+        if num_beams > 1 and (len(models) > 1 or ngram is not None):
+            return joint_search(models, src, num_beams, alpha, ngram)
         rows = n_best(first, src, num_beams, alpha, count=1)[:, 0]
     return [phonemes_of(first).decode(row) for row in rows.tolist()]
 
@@ -791,19 +845,24 @@ def n_best(
 
 
 def joint_search(
-    models: Sequence[Transformer], src: Tensor, num_beams: int = 5, alpha: float = 0.0
+    models: Sequence[Transformer],
+    src: Tensor,
+    num_beams: int = 5,
+    alpha: float = 0.0,
+    ngram: JointNGram | None = None,
 ) -> list[tuple[str, ...]]:
     """Let several models propose pronunciations of words, and choose what all of them find likely.
 
     Each model proposes its best answers, from the front or from the end, as it has learned to. Every proposal
-    is scored by all, with the mean of the log-probabilities. The probabilities of proposals that differ in
-    stress only are added up before the best is chosen.
+    is scored by all, with the mean of the log-probabilities; that of the n-grams is added `NGRAM_WEIGHT`
+    times. The probabilities of proposals that differ in stress only are added up before the best is chosen.
 
     Args:
         models: in eval mode, all of one vocabulary.
         src: letters of words of one length, with the end, (B, S).
         num_beams: hypotheses kept by each search, and proposals of each.
         alpha: exponent of the length in the score of each search.
+        ngram: another judge of the proposals, or None.
 
     Reference:
         Liu et al. 2016.
@@ -819,6 +878,8 @@ def joint_search(
         memory = model.encode(src).repeat_interleave(count, dim=0)
         way = backwards(rows, pad_id) if model.backwards else rows
         scores += log_probability(model, memory, way, pad_id) / len(models)
+    if ngram is not None:
+        scores += NGRAM_WEIGHT * ngram.log_probability(src.repeat_interleave(count, dim=0), rows)
     # others were cut off, fill up a list or hold what is no phoneme
     last = rows.gather(1, (rows != pad_id).sum(dim=1, keepdim=True) - 1)[:, 0]
     whole = (rows[:, 0] == begin) & (last == end) & (((rows == begin) | (rows == end)).sum(dim=1) == 2)
@@ -907,7 +968,9 @@ def g2p_scores(spoken: Sequence[tuple[str, ...]], references: Sequence[metrics.V
 
 
 def evaluate_g2p(
-    model: Transformer | Sequence[Transformer] | None = None, num_beams: int = 5, count: int | None = None
+    model: Transformer | Sequence[Transformer] | Pronouncer | None = None,
+    num_beams: int = 5,
+    count: int | None = None,
 ) -> tuple[str, bool]:
     """Compare the model with g2p-en on the test words, and with the goals.
 
@@ -930,13 +993,13 @@ def evaluate_g2p(
         check_size("count", count)
     split = cmudict.split_by_headword(cmudict.load_cmudict())
     words = spread(list(split.test), count or len(split.test))
-    models = _listed(model)
-    peer, autocast = G2pEn.from_carrier(), autocast_dtype(next(models[0].parameters()).device)
+    pronouncer = _together(model)
+    peer, autocast = G2pEn.from_carrier(), autocast_dtype(next(pronouncer.models[0].parameters()).device)
     ours: dict[str, tuple[str, ...]] = {}
     theirs: dict[str, tuple[str, ...]] = {}
     for begin in range(0, len(words), 2048):
         part = words[begin : begin + 2048]
-        ours.update(zip(part, pronounce(part, models, num_beams, 0.0, 256, autocast), strict=True))
+        ours.update(zip(part, pronounce(part, pronouncer, num_beams, 0.0, 256, autocast), strict=True))
         theirs.update(zip(part, peer.pronounce(part), strict=True))
         print(f"{len(ours):,} of {len(words):,} words pronounced", file=sys.stderr, flush=True)
     scores = [_scores_of(words, spoken, split.test) for spoken in (ours, theirs)]

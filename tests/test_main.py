@@ -90,7 +90,7 @@ def test_the_program_runs_without_installing_anything():
 def test_pronounce_prints_a_line_a_word_in_both_alphabets(weights, monkeypatch, capsys, given):
     """With the weights that are asked for, or the shipped ones."""
     known, seen = {"cat": ("K", "AE1", "T"), "robot": ("R", "OW1", "B", "AA2", "T")}, []
-    monkeypatch.setattr(recipes, "load_g2p_models", seen.append)
+    monkeypatch.setattr(recipes, "load_pronouncer", seen.append)
     monkeypatch.setattr(recipes, "pronounce", lambda words, model: [known[word] for word in words])
     options = ["--checkpoint", "other.safetensors"] if given else []
     assert command.main(["pronounce", "Cat", "roBot", *options]) == 0
@@ -131,7 +131,7 @@ def test_evaluate_prints_the_table_and_fails_when_a_must_is_missed(weights, monk
     captured = capsys.readouterr()
     assert captured.out == "the table\n"
     assert ("a must is missed" in captured.err) == (not met)
-    assert (seen["num_beams"], seen["count"], [m.training for m in seen["model"]]) == (3, 7, [False])
+    assert (seen["num_beams"], seen["count"], [m.training for m in seen["model"].models]) == (3, 7, [False])
 
 
 def test_train_hands_its_options_on_and_says_what_comes_next(monkeypatch, capsys):
