@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,8 @@ from .gpt import GPT
 from .runtime import check_size, evaluating
 
 FLOAT32 = torch.finfo(torch.float32)
+LARGE_PAGE = 2**21  # bytes
+FEW_ROWS = 8
 
 
 def repetition_penalty(logits: Tensor, previous_ids: Tensor, penalty: float) -> Tensor:
@@ -184,7 +188,7 @@ def sample(
     """
     if temperature == 0 and top_k is top_p is min_p is None:
         check_logits(logits)
-        return logits.argmax(dim=-1)
+        return logits.max(dim=-1).indices  # as argmax, which takes four times as long in bfloat16
     probabilities = next_token_probabilities(logits, temperature, top_k, top_p, min_p)
     drawn = torch.multinomial(probabilities.cpu(), 1, generator=generator)
     return drawn[:, 0].to(logits.device)
@@ -397,16 +401,49 @@ class TokenLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if x.numel() != self.in_features or torch.is_autocast_enabled(x.device.type):
             return super().forward(x)
-        row = x.reshape(-1)
-        y = self.weight.mv(row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
-        return y.view(*x.shape[:-1], -1)
+        return _product(self, x.reshape(-1)).view(*x.shape[:-1], -1)
+
+
+class Int8Linear(nn.Module):
+    r"""Compute what `nn.Linear` does, nearly, with each weight stored in eight bits.
+
+    .. math:: y_i = s_i \sum_j q_{ij} x_j + b_i \qquad q_{ij} = \mathrm{round}(w_{ij} / s_i)
+
+    A row of the matrix has one scale, and its largest weight is 127 times that. So a weight is off by at most
+    half a scale. Inputs and outputs are bfloat16; nothing is rounded to eight bits but the weights. It is for
+    writing, not for training: there are no gradients.
+
+    Args:
+        layer: what is stored; its bias is used, not copied.
+
+    Shape:
+        - x (..., d_in)
+        - output (..., d_out)
+
+    Reference:
+        Dettmers et al. 2022, for a scale for each row.
+    """
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        weight = layer.weight.detach().float()
+        scale = (weight.abs().amax(dim=1) / 127 * (1 + 2**-8)).bfloat16()  # not below 1/127 when rounded
+        scale = scale.clamp(min=torch.finfo(torch.bfloat16).tiny)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.register_buffer("weight", _arranged((weight / scale[:, None].float()).round().to(torch.int8)))
+        self.register_buffer("scale", scale)  # (d_out,)
+        self.bias = layer.bias
+        self.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _product(self, x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
 
 
 class TokenLayer(EncoderLayer):
     """A layer of a GPT that computes a single token in one go, and everything else as `EncoderLayer`.
 
     For one token the calls cost as much as the numbers. So query, key and value are one product, whose matrix
-    the three projections share, and the residual is added by the product that writes to it.
+    the three projections share, and in floating point the residual is added by the product that writes to it.
 
     Args:
         layer: a layer of a `GPT`; its parts are used, not copied.
@@ -426,11 +463,16 @@ class TokenLayer(EncoderLayer):
     def merge(self) -> None:
         """Store the three projections one below the other; each parameter becomes a part of the whole."""
         attention = self.self_attention
-        parts = (attention.query_projection, attention.key_projection, attention.value_projection)
-        self.bias = torch.cat([part.bias for part in parts])  # (3 d_model,)
-        self.weight = _arranged(torch.cat([part.weight for part in parts]))  # (3 d_model, d_model)
-        for i, part in enumerate(parts):
-            part.weight.data, part.bias.data = self.weight.chunk(3)[i], self.bias.chunk(3)[i]
+        projections = (attention.query_projection, attention.key_projection, attention.value_projection)
+        for name in ("weight", "scale", "bias"):  # (3 d_model, d_model), (3 d_model,) and again
+            parts = [getattr(projection, name, None) for projection in projections]
+            whole = None if parts[0] is None else torch.cat(parts)
+            if name == "weight":
+                whole = _arranged(whole)
+            setattr(self, name, whole)
+            for i, part in enumerate(parts):
+                if part is not None:
+                    part.data = whole.chunk(3)[i]
 
     def _apply(self, fn, recurse: bool = True):  # another device or precision
         super()._apply(fn, recurse)
@@ -448,48 +490,95 @@ class TokenLayer(EncoderLayer):
             return super().forward(x, mask, cache)
         attention, feed_forward = self.self_attention, self.feed_forward
         row = x.view(-1)  # (d_model,)
-        projected = torch.addmv(self.bias, self.weight, self.residuals[0].norm(row))
+        projected = _product(self, self.residuals[0].norm(row))
         query, key, value = projected.view(3, 1, attention.num_heads, 1, -1)  # each (1, H, 1, D)
         mixed = F.scaled_dot_product_attention(query, *cache.update(key, value)).view(-1)
-        row = _added(row, attention.output_projection, mixed)
-        hidden = feed_forward.widen
-        hidden = torch.addmv(hidden.bias, hidden.weight, self.residuals[1].norm(row))  # (d_ff,)
-        return _added(row, feed_forward.narrow, feed_forward.activation(hidden)).view_as(x)
+        row = _product(attention.output_projection, mixed, row)
+        hidden = _product(feed_forward.widen, self.residuals[1].norm(row))  # (d_ff,)
+        return _product(feed_forward.narrow, feed_forward.activation(hidden), row).view_as(x)
 
 
 def _merge_again(layer: TokenLayer, keys: object) -> None:
     layer.merge()
 
 
-def _added(row: Tensor, layer: nn.Linear, x: Tensor) -> Tensor:
-    """What is in the residual stream, plus the layer's output."""
-    return torch.addmv(row + layer.bias, layer.weight, x)
+def _product(layer: nn.Module, x: Tensor, added: Tensor | None = None) -> Tensor:
+    """The layer's matrix times one row, (d_in,) to (d_out,), plus its bias and what else is added.
+
+    With weights in eight bits it may be several rows.
+    """
+    weight, scale, bias = layer.weight, getattr(layer, "scale", None), layer.bias
+    if scale is not None:
+        y = _int8_product(x.view(-1, x.size(-1)), weight, scale).view(*x.shape[:-1], -1)
+        y = y if bias is None else y.add_(bias)
+        return y if added is None else y.add_(added)
+    if added is not None:
+        bias = added if bias is None else added + bias
+    return weight.mv(x) if bias is None else torch.addmv(bias, weight, x)
+
+
+def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Rows times a matrix in eight bits: (n, d_in) to (n, d_out).
+
+    For a few rows torch reads the weights as they are stored. Its function crashes where the width is not a
+    multiple of 16, and for many rows it is slower than to write the weights out first.
+    """
+    few = len(x) <= FEW_ROWS and x.size(1) % 32 == 0 and x.device.type == "cpu"
+    if few and x.dtype == scale.dtype == torch.bfloat16:
+        return torch._weight_int8pack_mm(x, weight, scale)
+    return F.linear(x, weight.to(x.dtype)) * scale.to(x.dtype)  # the whole numbers are exact
 
 
 def _arranged(weight: Tensor) -> Tensor:
     """Lay a matrix in memory as a product with a vector reads it fastest: float32 column by column."""
-    return weight.t().contiguous().t() if weight.dtype == torch.float32 else weight
+    if weight.dtype == torch.float32:
+        return _in_large_pages(weight.t()).t()
+    return _in_large_pages(weight)
 
 
-def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+def _in_large_pages(weight: Tensor) -> Tensor:
+    """Copy a matrix to memory of its own, in pages of 2 MB where the system has such.
+
+    A processor looks up where each page lies. With the usual 4 KB it does so once for every few rows.
+    """
+    size = weight.numel() * weight.element_size()
+    if weight.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE") or size < LARGE_PAGE // 2:
+        return weight.contiguous()
+    memory = mmap.mmap(-1, size + LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    free = torch.frombuffer(memory, dtype=torch.uint8)
+    begin = -free.data_ptr() % LARGE_PAGE  # where a page begins
+    return free[begin : begin + size].view(weight.dtype).view(weight.shape).copy_(weight)
+
+
+def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = torch.int8) -> nn.Module:
     """Prepare a model, in place, to write token by token on a CPU, and return it.
 
-    Reading the weights is most of that work. bfloat16 halves them; float32 is read faster when each weight is
-    stored transposed. Parameters keep their names and shapes, and those that were tied stay tied.
+    Reading the weights is most of that work, so what counts is how many bytes they have and how they lie in
+    memory: float32 is read faster when each matrix is stored transposed.
 
     Args:
-        model: any model; its `nn.Linear` layers become `TokenLinear`, the layers of a `GPT` `TokenLayer`.
-        dtype: precision of the weights, such as torch.bfloat16; None leaves it.
+        model: any model; its `nn.Linear` layers become `TokenLinear` or `Int8Linear`, the layers of a `GPT`
+            `TokenLayer`.
+        dtype: torch.int8 stores matrices in eight bits and computes in bfloat16, which rounds: see
+            `Int8Linear`. The matrix of a tied output is then a copy. In another precision, and with None,
+            which leaves it, parameters keep their names and shapes and those that were tied stay tied.
     """
-    if dtype is not None:
-        model.to(dtype)
+    whole = dtype == torch.int8
     for module in list(model.modules()):
         for name, part in module.named_children():
-            if type(part) is nn.Linear:
+            if whole and isinstance(part, nn.Linear):
+                setattr(module, name, Int8Linear(part))
+            elif not whole and type(part) is nn.Linear:
                 quick = TokenLinear(part.in_features, part.out_features, device="meta").train(part.training)
                 quick.weight, quick.bias = part.weight, part.bias
                 setattr(module, name, quick)
-                part.weight.data = _arranged(part.weight.data)
+    if dtype is not None:
+        model.to(torch.bfloat16 if whole else dtype)
+    for module in model.modules():
+        if isinstance(module, TokenLinear):
+            module.weight.data = _arranged(module.weight.data)
     if isinstance(model, GPT):
         model.decoder.layers = nn.ModuleList(map(TokenLayer, model.decoder.layers))
     return model

@@ -244,13 +244,13 @@ def load_shakespeare_gpt(path: str | os.PathLike = CHECKPOINT) -> GPT:
 def load_writer(path: str | os.PathLike = CHECKPOINT) -> GPT:
     """Load the Shakespeare model as it writes fastest: prepared by `for_single_tokens`.
 
-    It computes in bfloat16 where the processor multiplies it. That rounds, so a text may go another way than
-    on a processor that computes in float32.
+    Its matrices are in eight bits and it computes in bfloat16. That rounds, so a text may go another way than
+    with the model of `load_shakespeare_gpt`, or on another processor.
 
     Raises:
         FileNotFoundError, ValueError: as `load_shakespeare_gpt`.
     """
-    return for_single_tokens(load_shakespeare_gpt(path), autocast_dtype(torch.device("cpu")))
+    return for_single_tokens(load_shakespeare_gpt(path))
 
 
 def evaluate_shakespeare(model: GPT | None = None) -> tuple[str, bool]:

@@ -8,10 +8,10 @@ character model (6 layers, 6 heads, width 384) writes 512 tokens, one of GPT-2's
 writes in turn, several times, and each token's time is stamped. The time of a token is the mean over the text
 of each token's least time over the rounds: neighbours on the machine only ever add to it.
 
-`ours` is a model that `for_single_tokens` has prepared, and its default is bfloat16; `ours, plain` is the
-model as it was built, and `ours, no cache` the same without keys and values kept (once). The floor is the
-least time in which as many bytes as the model's weights are read once, by the product of one float32 matrix
-with a vector, several times in a row between the rounds.
+`ours` is a model that `for_single_tokens` has prepared, whose default is int8: matrices in eight bits, the
+rest in bfloat16. `ours, plain` is the model as it was built, and `ours, no cache` the same without keys and
+values kept (once). The floor is the least time in which as many bytes as the model's weights are read once,
+by the product of one float32 matrix with a vector, several times in a row between the rounds.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ SHAPES = {
     "GPT-2's smallest": (GPTConfig.preset("gpt2"), 64),
 }
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DEFAULT = {"int8": torch.int8}  # of `for_single_tokens`
 READINGS = 16  # in a row: what a cache of the processor holds for a model, it holds for them too
 NO_CACHE = ("ours, no cache", "float32")
 NEAR, FAR = 10, 1000  # positions that are compared
@@ -93,6 +94,7 @@ def writers(config: GPTConfig, steps: int) -> dict[tuple[str, str], Writer]:
         made["ours", name] = our_writer(for_single_tokens(deepcopy(plain), dtype), ids, steps)
         made["ours, plain", name] = our_writer(deepcopy(plain).to(dtype), ids, steps)
         made["transformers", name] = their_writer(deepcopy(theirs).to(dtype), ids, steps)
+    made["ours", "int8"] = our_writer(for_single_tokens(deepcopy(plain)), ids, steps)
     made[NO_CACHE] = our_writer(plain, ids, steps, use_cache=False)
     return made
 
@@ -120,7 +122,7 @@ def measure(shape: str, rounds: int) -> list[dict]:
     """Let everyone write in turn; return a row for each."""
     config, steps = SHAPES[shape]
     made = writers(config, steps)
-    sizes = {name: weight_bytes(config, dtype) for name, dtype in PRECISIONS.items()}
+    sizes = {name: weight_bytes(config, dtype) for name, dtype in (PRECISIONS | DEFAULT).items()}
     readers = {name: reader(size) for name, size in sizes.items()}
     times: dict[tuple[str, str], list[list[float]]] = {key: [] for key in made}
     floors: dict[str, list[float]] = {name: [] for name in readers}
@@ -152,7 +154,7 @@ def measure(shape: str, rounds: int) -> list[dict]:
 def positions(rounds: int) -> dict:
     """Compare the time of a token far into the context with one near its beginning, in turn, by default."""
     config = GPTConfig.preset("gpt2")
-    model = for_single_tokens(GPT(config).eval(), torch.bfloat16)
+    model = for_single_tokens(GPT(config).eval())
     texts, steps = {}, {}
     for position in (NEAR, FAR):
         texts[position], steps[position] = torch.randint(config.vocab_size, (1, position)), GPTStep(model)
@@ -166,7 +168,7 @@ def positions(rounds: int) -> dict:
             texts[position] = torch.cat([texts[position], logits.argmax(dim=-1, keepdim=True)], dim=1)
     near, far = (1e3 * min(times[position]) for position in (NEAR, FAR))
     return {
-        "shape": "GPT-2's smallest", "precision": "bfloat16",
+        "shape": "GPT-2's smallest", "precision": "int8",
         f"milliseconds at {NEAR}": round(near, 3), f"milliseconds at {FAR}": round(far, 3),
         "goal": f"time of a token at position {FAR:,} / at {NEAR}, at most", "ratio": round(far / near, 2),
         "median": round(statistics.median(f / n for n, f in zip(*times.values(), strict=True)), 2),
@@ -180,7 +182,7 @@ def goals(rows: list[dict]) -> list[dict]:
     wanted = [
         ("both float32", "float32", "float32", None, None),
         ("both bfloat16", "bfloat16", "bfloat16", 1.25, 1.8),
-        ("both by default", "bfloat16", "float32", 2.0, 2.8),
+        ("both by default", "int8", "float32", 2.0, 2.8),
     ]
     met = []
     for shape in SHAPES:

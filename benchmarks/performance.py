@@ -5,14 +5,16 @@
 
 Every pair does the same work on the same weights, in turn, and the least time of several rounds counts.
 The model is the project's recipe at the size of the other benchmarks: width 256, 4 heads, 3 + 3 layers.
-Everything but the comparison of attention kernels runs in bfloat16 autocast.
+Training and decoding run in bfloat16 autocast; the products for one token have the matrices of
+GPT-2's smallest shape.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from functools import partial
 
 import torch
@@ -35,6 +37,7 @@ from annotated_transformer.attention import fused_attention, scaled_dot_product_
 from annotated_transformer.data import cmudict
 from annotated_transformer.data.results import save_results
 from annotated_transformer.decoding import KVCache, TransformerStep, beam_search, greedy_search
+from annotated_transformer.generation import Int8Linear, for_single_tokens
 from annotated_transformer.recipes import ByteDropout, g2p_model, g2p_pairs
 from annotated_transformer.training import (
     SequenceLoss,
@@ -207,6 +210,33 @@ def searches(repeats: int) -> list[dict]:
     return [pair(name, "words", WORDS, runs, repeats) for name, runs in comparisons.items()]
 
 
+def matrices(repeats: int) -> list[dict]:
+    """Multiply one token by every matrix of GPT-2's smallest shape, stored in several ways."""
+    widths = [(768, 2304), (768, 768), (768, 3072), (3072, 768)] * 12 + [(768, 50257)]
+    plain = [nn.Linear(*width, bias=False, dtype=torch.bfloat16) for width in widths]
+    eight = [Int8Linear(layer) for layer in plain]
+    small_pages = [Int8Linear(layer) for layer in plain]
+    for layer in small_pages:
+        layer.weight = layer.weight.clone()  # memory as torch allocates it
+    vector = for_single_tokens(nn.Sequential(*(deepcopy(layer) for layer in plain)), torch.bfloat16)
+    tokens = {width: torch.randn(1, width, dtype=torch.bfloat16) for width, _ in widths}
+
+    @torch.no_grad()
+    def multiply(layers: Iterable[nn.Module]) -> None:
+        for layer in layers:
+            layer(tokens[layer.in_features])
+
+    ways = {
+        "product for one token": {"matrix and vector": vector, "two matrices": plain},
+        "bits of a weight": {"eight": eight, "sixteen": vector},
+        "size of a page": {"2 MB": eight, "4 KB": small_pages},
+    }
+    return [
+        pair(name, "tokens", 1, {way: partial(multiply, layers) for way, layers in both.items()}, repeats)
+        for name, both in ways.items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--save", action="store_true", help="write the result as JSON for the chapter")
@@ -214,7 +244,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     print_machine()
-    rows = [row for part in (buckets, dropout, searches, kernels) for row in part(arguments.repeats)]
+    parts = (buckets, dropout, searches, matrices, kernels)
+    rows = [row for part in parts for row in part(arguments.repeats)]
     print(f"{'measure':22}{'with':>22}{'without':>22}{'with/s':>9}{'without/s':>10}{'ratio':>7}")
     for row in (row for row in rows if "ratio" in row):
         print(f"{row['measure']:22}{row['with']:>22}{row['without']:>22}", end="")

@@ -12,6 +12,7 @@ from annotated_transformer.attention import causal_mask
 from annotated_transformer.decoding import KVCache, beam_search, greedy_search
 from annotated_transformer.generation import (
     GPTStep,
+    Int8Linear,
     TokenLayer,
     TokenLinear,
     filter_min_p,
@@ -362,7 +363,7 @@ def copied(model):
 
 def test_a_model_prepared_for_single_tokens_gives_the_same_numbers_and_keeps_its_tie(model):
     ids = rows([3, 1, 4])
-    quick = for_single_tokens(copied(model))
+    quick = for_single_tokens(copied(model), None)
     torch.testing.assert_close(quick(ids), model(ids))
     torch.testing.assert_close(quick(ids[:, :1]), model(ids[:, :1]))
     assert isinstance(quick.decoder.layers[0].feed_forward.widen, TokenLinear)
@@ -407,7 +408,7 @@ def test_a_token_layer_computes_a_single_token_as_the_layer_it_was_made_of(dtype
 def test_a_token_layer_keeps_up_with_weights_that_change():
     torch.manual_seed(0)
     small, other = GPT(CONFIG).eval(), GPT(CONFIG).eval()
-    quick = for_single_tokens(copied(small))
+    quick = for_single_tokens(copied(small), None)
     ids = rows([3, 1, 4])
 
     def written(model):
@@ -462,3 +463,95 @@ def test_token_linear_is_linear(shape, bias):
 def test_token_linear_refuses_another_width():
     with pytest.raises(RuntimeError):
         TokenLinear(3, 4)(torch.randn(2))
+
+
+# weights in eight bits
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=12, max_size=12), st.booleans())
+def test_a_weight_in_eight_bits_is_off_by_half_a_scale_at_most(numbers, bias):
+    layer = torch.nn.Linear(4, 3, bias=bias)
+    layer.weight.data = torch.tensor(numbers).view(3, 4)
+    stored = Int8Linear(layer)
+    assert stored.weight.dtype == torch.int8 and stored.bias is layer.bias
+    scale = stored.scale.float()[:, None]
+    assert (stored.weight.float().abs() <= 127).all()
+    assert ((stored.weight * scale - layer.weight).abs() <= scale * 0.5001).all()
+    assert (scale[:, 0] <= layer.weight.abs().amax(dim=1) / 127 * 1.02 + 1e-30).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (3, 7)], ids=str)
+@pytest.mark.parametrize("width", [64, 96, 16, 40, 5])
+def test_products_with_eight_bits_are_those_of_the_stored_weights(shape, width, bias):
+    torch.manual_seed(0)
+    stored = Int8Linear(torch.nn.Linear(width, 47, bias=bias)).to(torch.bfloat16)
+    x = torch.randn(*shape, width, dtype=torch.bfloat16)
+    with torch.no_grad():
+        got = stored(x)
+        want = x.float() @ (stored.weight * stored.scale.float()[:, None]).t()
+        want = want if stored.bias is None else want + stored.bias.float()
+        assert got.dtype == torch.bfloat16
+        torch.testing.assert_close(got.float(), want, rtol=2**-6, atol=2**-6)
+        torch.testing.assert_close(stored.float()(x.float()), want)  # and on other devices and precisions
+
+
+def test_a_row_of_zeros_stays_zero():
+    layer = torch.nn.Linear(5, 2, bias=False)
+    layer.weight.data.zero_()
+    with torch.no_grad():
+        assert (Int8Linear(layer)(torch.ones(1, 5, dtype=torch.bfloat16)) == 0).all()
+
+
+def test_a_model_in_eight_bits_says_nearly_the_same_in_every_way_of_reading():
+    torch.manual_seed(0)
+    small = GPT(GPTConfig(vocab_size=11, max_len=24, d_model=64, num_layers=2, num_heads=4)).eval()
+    with torch.no_grad():
+        for parameter in small.parameters():
+            parameter.mul_(3)
+    quick = for_single_tokens(deepcopy(small))
+    assert {p.dtype for p in quick.parameters()} == {torch.bfloat16}
+    assert quick.decoder.layers[0].self_attention.query_projection.weight.dtype == torch.int8
+    assert torch.equal(quick.tokens.weight, small.tokens.weight.bfloat16())
+    ids = torch.randint(11, (1, 20))
+
+    @torch.no_grad()
+    def one_by_one(model):
+        step = GPTStep(model)
+        return torch.stack([step(ids[:, : t + 1])[0] for t in range(20)]).float()
+
+    with torch.no_grad():
+        want = small(ids)[0]
+        ways = [quick(ids)[0].float(), one_by_one(quick), one_by_one(deepcopy(quick)), one_by_one(small)]
+    spread = want.std()
+    for got in ways:
+        assert ((got - want).square().mean().sqrt() / spread) < 0.05
+
+
+def test_a_layer_in_eight_bits_keeps_up_with_its_parts():
+    torch.manual_seed(0)
+    quick = for_single_tokens(GPT(CONFIG).eval())
+    layer, x = quick.decoder.layers[0], torch.randn(1, 1, 8, dtype=torch.bfloat16)
+    for moved in (layer, deepcopy(layer), layer.to(torch.bfloat16)):
+        with torch.no_grad():
+            short = moved(x, None, KVCache(2))
+            long = super(TokenLayer, moved).forward(x, None, KVCache(2))
+        torch.testing.assert_close(short, long, rtol=2**-5, atol=2**-5)
+    query, whole = layer.self_attention.query_projection, layer.weight
+    assert query.weight.data_ptr() == whole.data_ptr() and query.scale.data_ptr() == layer.scale.data_ptr()
+
+
+def test_weights_in_floating_point_do_not_go_into_a_model_in_eight_bits():
+    quick = for_single_tokens(GPT(CONFIG).eval())
+    with pytest.raises(RuntimeError, match="scale"):
+        quick.load_state_dict(GPT(CONFIG).state_dict())
+
+
+def test_a_large_matrix_lies_in_memory_of_its_own_with_the_same_numbers():
+    layer = torch.nn.Linear(1024, 3072)
+    kept = layer.weight.detach().clone()
+    quick = for_single_tokens(torch.nn.Sequential(layer), torch.bfloat16)[0]
+    assert torch.equal(quick.weight, kept.bfloat16())
+    assert torch.equal(deepcopy(quick).weight, quick.weight)
+    assert quick.state_dict()["weight"].is_contiguous()
