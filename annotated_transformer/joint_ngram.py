@@ -6,6 +6,7 @@ No network, and no gradient but the one that counts. It stands beside the Transf
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -236,7 +237,11 @@ class JointNGram:
         used = self.pairs[self.tokens[self.tokens > 0] - 1]
         counts = torch.bincount(used, minlength=LETTERS * PHONEMES**2)
         self.table = pair_log_probabilities(counts.view(PAIRS).float())
-        self.ngrams = KneserNey(self.tokens, len(pairs) + 1, order)
+
+    @cached_property
+    def ngrams(self) -> KneserNey:
+        """The counts, made when they are first asked for."""
+        return KneserNey(self.tokens, len(self.pairs) + 1, self.order)
 
     @classmethod
     def fit(cls, words: Sequence[Word], rounds: int = 10, order: int = 8) -> JointNGram:
