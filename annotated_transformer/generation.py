@@ -18,7 +18,7 @@ from .runtime import check_size, evaluating
 
 FLOAT32 = torch.finfo(torch.float32)
 LARGE_PAGE = 2**21  # bytes
-FEW_ROWS = 8
+FEW_ROWS = 8  # up to here weights in eight bits are multiplied as they are stored
 
 
 def repetition_penalty(logits: Tensor, previous_ids: Tensor, penalty: float) -> Tensor:
@@ -565,17 +565,17 @@ def for_single_tokens(model: nn.Module, dtype: torch.dtype | None = torch.int8) 
             `Int8Linear`. The matrix of a tied output is then a copy. In another precision, and with None,
             which leaves it, parameters keep their names and shapes and those that were tied stay tied.
     """
-    whole = dtype == torch.int8
+    eight = dtype == torch.int8
     for module in list(model.modules()):
         for name, part in module.named_children():
-            if whole and isinstance(part, nn.Linear):
+            if eight and isinstance(part, nn.Linear):
                 setattr(module, name, Int8Linear(part))
-            elif not whole and type(part) is nn.Linear:
+            elif not eight and type(part) is nn.Linear:
                 quick = TokenLinear(part.in_features, part.out_features, device="meta").train(part.training)
                 quick.weight, quick.bias = part.weight, part.bias
                 setattr(module, name, quick)
     if dtype is not None:
-        model.to(torch.bfloat16 if whole else dtype)
+        model.to(torch.bfloat16 if eight else dtype)
     for module in model.modules():
         if isinstance(module, TokenLinear):
             module.weight.data = _arranged(module.weight.data)

@@ -18,6 +18,7 @@ from .data import cmudict
 from .runtime import check_size
 
 LOWEST = -1e9  # log-probability of what cannot be; finite, so that gradients are
+EARLY = 1e-3  # log-probability in favour of the earlier of two letters that may both write a phoneme
 UNSEEN = 1e-6  # what is added to the count of each pair of a letter
 LETTERS, PHONEMES = len(cmudict.letters()), len(cmudict.phonemes())
 Word = tuple[Sequence[int], Sequence[int]]  # ids of letters with their end, of phonemes with begin and end
@@ -41,7 +42,8 @@ def lattice(table: Tensor, src: Tensor, tgt: Tensor, hard: bool) -> tuple[Tensor
 
     Args:
         table: from `pair_log_probabilities`.
-        hard: whether only the likeliest way counts, in place of the sum over all ways.
+        hard: whether only the likeliest way counts, in place of the sum over all ways. Where two are about as
+            likely, as for the two l of "bell", phonemes are written early.
 
     Returns:
         Log-probabilities after the last letter; and with `hard`, for each letter, how many phonemes it wrote
@@ -54,7 +56,7 @@ def lattice(table: Tensor, src: Tensor, tgt: Tensor, hard: bool) -> tuple[Tensor
     """
     letters, first, second = src[:, :, None], tgt[:, None, :-1], tgt[:, None, 1:]
     none, one, two = table[src, 0, 0], table[letters, tgt[:, None], 0], table[letters, first, second]
-    reached = F.pad(torch.zeros(len(src), 1), (0, tgt.size(1)), value=LOWEST)
+    reached = F.pad(table.new_zeros(len(src), 1), (0, tgt.size(1)), value=LOWEST)
     sizes = []
     for i in range(src.size(1)):
         ways = torch.stack([
@@ -63,6 +65,7 @@ def lattice(table: Tensor, src: Tensor, tgt: Tensor, hard: bool) -> tuple[Tensor
             F.pad(reached[:, :-2] + two[:, i], (2, 0), value=LOWEST),
         ])  # fmt: skip
         if hard:
+            ways[0] += EARLY
             reached, size = ways.max(dim=0)
             sizes.append(size)
         else:
@@ -224,7 +227,8 @@ class JointNGram:
         - tokens (n,)
 
     Raises:
-        ValueError: when a token is outside the pairs, or as in `KneserNey`.
+        ValueError: when the pairs are not in rising order or not of the two vocabularies, a token is outside
+            them, or as in `KneserNey`.
 
     Reference:
         Bisani & Ney 2008; the n-grams are those of Chen & Goodman 1999.
@@ -232,11 +236,14 @@ class JointNGram:
 
     def __init__(self, pairs: Tensor, tokens: Tensor, order: int = 8):
         self.pairs, self.tokens, self.order = pairs.long(), tokens.long(), order
+        inside = (self.pairs >= 0) & (self.pairs < LETTERS * PHONEMES**2)
+        if not bool(inside.all() and (self.pairs.diff() > 0).all()):
+            raise ValueError(f"pairs must rise, from 0 to below {LETTERS * PHONEMES**2:,}")
         if not bool(((self.tokens >= 0) & (self.tokens <= len(pairs))).all()):
             raise ValueError(f"tokens must be from 0 to the number of pairs ({len(pairs)})")
         used = self.pairs[self.tokens[self.tokens > 0] - 1]
         counts = torch.bincount(used, minlength=LETTERS * PHONEMES**2)
-        self.table = pair_log_probabilities(counts.view(PAIRS).float())
+        self.table = pair_log_probabilities(counts.view(PAIRS).double())
 
     @cached_property
     def ngrams(self) -> KneserNey:
@@ -261,9 +268,9 @@ class JointNGram:
         if not words:
             raise ValueError("words must hold one with at most two phonemes for each letter")
         batches = [_batch(list(same)) for _, same in groupby(words, key=lambda word: len(word[0]))]
-        counts = torch.ones(PAIRS)
+        counts = torch.ones(PAIRS).double()  # torch adds gradients up in a fixed order in float64 only
         for _ in range(rounds):
-            table, counts = pair_log_probabilities(counts).requires_grad_(), torch.zeros(PAIRS)
+            table, counts = pair_log_probabilities(counts).requires_grad_(), torch.zeros_like(counts)
             for src, tgt in batches:
                 with torch.enable_grad():
                     (expected,) = torch.autograd.grad(alignment_log_probability(table, src, tgt).sum(), table)

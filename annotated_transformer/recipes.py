@@ -434,7 +434,8 @@ def quantized(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             most = weight.abs().amax(dim=1, keepdim=True).clamp(min=FLOAT32.tiny) / LEVELS
             scales = torch.stack([most * share / 20 for share in range(12, 21)])  # (9, rows, 1)
             numbers = (weight / scales).round().clamp(-LEVELS, LEVELS)
-            best = (numbers * scales - weight).square().sum(dim=-1).argmin(dim=0)  # (rows,)
+            errors = (numbers * scales - weight) / most  # tiny weights would have squares of 0
+            best = errors.square().sum(dim=-1).argmin(dim=0)  # (rows,)
             rows = torch.arange(len(weight))
             stored[f"{name}.scale"] = scales[best, rows, 0]
             stored[f"{name}.columns"] = torch.tensor([weight.size(1)])
@@ -689,11 +690,21 @@ class Pronouncer:
 
     Args:
         models: Transformers in eval mode, all of one vocabulary; the first is asked where one is enough.
-        ngram: judges what the models propose, or None.
+        ngram: judges what the models propose, or None; it knows phonemes with stress.
+
+    Raises:
+        ValueError: when there is no model, or their vocabularies differ, or the n-grams have another one.
     """
 
     models: Sequence[Transformer]
     ngram: JointNGram | None = None
+
+    def __post_init__(self):
+        sizes = sorted({model.generator.projection.out_features for model in self.models})
+        if len(sizes) != 1:
+            raise ValueError(f"models must have one vocabulary of phonemes, got sizes {sizes}")
+        if self.ngram is not None and sizes != [len(cmudict.phonemes())]:
+            raise ValueError(f"models (phonemes: {sizes[0]}) must write stress where n-grams judge them")
 
 
 def save_g2p(

@@ -91,6 +91,21 @@ def test_the_gradient_is_how_often_each_pair_is_expected():
     assert gradient.sum().item() == pytest.approx(4, rel=1e-5)  # each letter, and the end, writes once
 
 
+def test_of_two_letters_that_may_both_write_a_phoneme_the_earlier_does():
+    src, tgt = tensors(word("bell", "B EH1 L"))
+    counts = torch.full(PAIRS, 0.1)
+    for letter, phoneme in zip(src[0], (*tgt[0, 1:4], 0, tgt[0, 4]), strict=True):
+        counts[letter, phoneme, 0] += 10
+    pairs = best_pairs(pair_log_probabilities(counts), src, tgt[:, 1:])[0]
+    assert (pairs // PHONEMES % PHONEMES).tolist() == [*tgt[0, 1:4], 0, tgt[0, 4]]
+
+
+def test_the_same_words_are_always_cut_alike():
+    book = list(phrase_book())
+    first, second = (JointNGram.fit(words, order=4).tensors() for words in (book, book))
+    assert all(torch.equal(part, second[name]) for name, part in first.items())
+
+
 def test_more_than_two_phonemes_a_letter_cannot_be_shared_out():
     src, tgt = tensors(word("w", "D AH1 B AH0 L Y UW0"), word("w", "W IY1"))
     pairs = best_pairs(random_table(), src, tgt[:, 1:])
@@ -238,6 +253,12 @@ def test_words_that_cannot_be_cut_are_left_out_and_scored_as_never_seen(learned)
         JointNGram.fit([word("w", "D AH1 B AH0 L Y UW0")])
 
 
-def test_tokens_outside_the_pairs_are_refused(learned):
+@pytest.mark.parametrize("pairs", [[9, 5], [5, 5], [-1, 5], [5, LETTERS * PHONEMES**2]], ids=str)
+def test_pairs_of_another_kind_are_refused(pairs):
+    with pytest.raises(ValueError, match="pairs must rise, from 0 to below 150,336"):
+        JointNGram(torch.tensor(pairs), torch.tensor([0, 1]))
+
+
+def test_tokens_outside_the_pairs_are_refused():
     with pytest.raises(ValueError, match=r"tokens must be from 0 to the number of pairs \(2\)"):
         JointNGram(torch.tensor([5, 9]), torch.tensor([0, 1, 3]))

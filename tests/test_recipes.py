@@ -394,6 +394,17 @@ def test_several_models_come_back_from_one_file(tmp_path):
     assert load_pronouncer(path).ngram is None
 
 
+def test_what_pronounces_together_has_one_vocabulary():
+    with_stress, without = g2p_model(TINY), g2p_model(TINY, stress=False)
+    with pytest.raises(ValueError, match=r"must have one vocabulary of phonemes, got sizes \[42, 72\]"):
+        Pronouncer([with_stress, without])
+    with pytest.raises(ValueError, match=r"got sizes \[\]"):
+        Pronouncer([])
+    ngram = JointNGram.fit(g2p_pairs(dictionary()), order=3)
+    with pytest.raises(ValueError, match=r"models \(phonemes: 42\) must write stress where n-grams judge"):
+        Pronouncer([without], ngram)
+
+
 @pytest.mark.parametrize("lost", ["pairs", "tokens", "order"])
 def test_n_grams_that_are_not_whole_are_refused(tmp_path, lost):
     from safetensors.torch import save_file
