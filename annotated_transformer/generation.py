@@ -520,11 +520,11 @@ def _product(layer: nn.Module, x: Tensor, added: Tensor | None = None) -> Tensor
 def _int8_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """Rows times a matrix in eight bits: (n, d_in) to (n, d_out).
 
-    For a few rows torch reads the weights as they are stored. Its function crashes where the width is not a
-    multiple of 16, and for many rows it is slower than to write the weights out first.
+    For a few rows torch reads the weights as they are stored. Its function is not public. It crashes where
+    the width is not a multiple of 16, and for many rows it is slower than to write the weights out first.
     """
     few = len(x) <= FEW_ROWS and x.size(1) % 32 == 0 and x.device.type == "cpu"
-    if few and x.dtype == scale.dtype == torch.bfloat16:
+    if few and x.dtype == scale.dtype == torch.bfloat16 and hasattr(torch, "_weight_int8pack_mm"):
         return torch._weight_int8pack_mm(x, weight, scale)
     return F.linear(x, weight.to(x.dtype)) * scale.to(x.dtype)  # the whole numbers are exact
 

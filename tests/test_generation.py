@@ -497,6 +497,19 @@ def test_products_with_eight_bits_are_those_of_the_stored_weights(shape, width, 
         torch.testing.assert_close(stored.float()(x.float()), want)  # and on other devices and precisions
 
 
+def test_eight_bits_do_without_the_function_that_torch_may_drop(monkeypatch):
+    torch.manual_seed(0)
+    stored, x = Int8Linear(torch.nn.Linear(64, 48, dtype=torch.bfloat16)), torch.randn(1, 64).bfloat16()
+    called = []
+    quick = torch._weight_int8pack_mm
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda *args: called.append(1) or quick(*args))
+    with torch.no_grad():
+        want = stored(x)
+        monkeypatch.delattr(torch, "_weight_int8pack_mm")
+        torch.testing.assert_close(stored(x), want, rtol=2**-6, atol=2**-6)
+    assert called == [1]
+
+
 def test_a_row_of_zeros_stays_zero():
     layer = torch.nn.Linear(5, 2, bias=False)
     layer.weight.data.zero_()
