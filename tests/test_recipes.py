@@ -608,7 +608,7 @@ def test_joint_search_chooses_what_an_enumeration_chooses(pair, monkeypatch):
 @pytest.mark.parametrize("count", [1, 2])
 def test_n_grams_judge_what_the_models_propose(pair, monkeypatch, count):
     monkeypatch.setattr(recipes, "LONGEST_WORD", 3)
-    monkeypatch.setattr(recipes, "NGRAM_WEIGHT", 2.0)
+    monkeypatch.setattr(recipes, "NGRAM_WEIGHT", 5.0)
     ngram = JointNGram.fit([(BA[0].tolist(), [1, *VOWELS.encode(["B", "AA0"]), 2])] * 3, order=3)
     changed = 0
     for seed in range(4):
@@ -618,7 +618,7 @@ def test_n_grams_judge_what_the_models_propose(pair, monkeypatch, count):
         for said in every:
             row = torch.tensor([[1, *VOWELS.encode(said), 2]])
             every[said] += recipes.NGRAM_WEIGHT * ngram.log_probability(BA, row).item()
-        assert pronounce(["ba"], Pronouncer(models, ngram), num_beams=60) == [agreed(every)]
+        assert pronounce(["ba"], Pronouncer(models, ngram), num_beams=250) == [agreed(every)]
         assert pronounce(["ba"], Pronouncer(models, ngram), num_beams=1) == pronounce(["ba"], models, 1)
         changed += agreed(every) != before
     assert changed
