@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from .data import cmudict
 from .runtime import check_size
+from .training import pad
 
 LOWEST = -1e9  # log-probability of what cannot be; finite, so that gradients are
 EARLY = 1e-3  # log-probability in favour of the earlier of two letters that may both write a phoneme
@@ -65,8 +66,8 @@ def lattice(table: Tensor, src: Tensor, tgt: Tensor, hard: bool) -> tuple[Tensor
             F.pad(reached[:, :-2] + two[:, i], (2, 0), value=LOWEST),
         ])  # fmt: skip
         if hard:
-            ways[0] += EARLY
-            reached, size = ways.max(dim=0)
+            size = torch.where(ways[0] + EARLY > ways.amax(dim=0), 0, ways.argmax(dim=0))
+            reached = ways.gather(0, size[None])[0]
             sizes.append(size)
         else:
             reached = ways.logsumexp(dim=0)
@@ -117,6 +118,11 @@ def best_pairs(table: Tensor, src: Tensor, tgt: Tensor) -> Tensor:
     return torch.stack(found[::-1], dim=1).masked_fill(~fits, -1)
 
 
+def phonemes_of_pairs(pairs: Tensor) -> Tensor:
+    """Take the numbers of pairs apart: (...) to the ids of their two phonemes (..., 2), 0 for none."""
+    return torch.stack([pairs // PHONEMES % PHONEMES, pairs % PHONEMES], dim=-1)
+
+
 class Level(NamedTuple):
     """The n-grams of one length, in the order of their keys."""
 
@@ -154,7 +160,7 @@ class KneserNey:
         check_size("order", order)
         if not len(tokens) or tokens[0] != 0 or not tokens.any():
             raise ValueError(f"tokens ({len(tokens)}) must hold sequences, each opened by a 0")
-        self.vocab_size, self.order, self.levels = vocab_size, order, []
+        self.vocab_size, self.levels = vocab_size, []
         n, V = len(tokens), vocab_size
         place = torch.arange(n)
         place = place - torch.where(tokens == 0, place, 0).cummax(dim=0).values  # in its sequence
@@ -305,6 +311,4 @@ class JointNGram:
 
 def _batch(words: Sequence[Word]) -> tuple[Tensor, Tensor]:
     """Words of one length as tensors, the phonemes without their begin."""
-    src = torch.tensor([list(letters) for letters, _ in words])
-    tgt = [torch.tensor(phonemes[1:]) for _, phonemes in words]
-    return src, torch.nn.utils.rnn.pad_sequence(tgt, batch_first=True)
+    return torch.tensor([letters for letters, _ in words]), pad([tgt[1:] for _, tgt in words], 0)

@@ -754,11 +754,6 @@ def load_pronouncer(path: str | os.PathLike = G2P_CHECKPOINT) -> Pronouncer:
         raise ValueError(f"path ({path}) must hold n-grams as they are saved: {error}") from error
 
 
-def load_g2p_models(path: str | os.PathLike = G2P_CHECKPOINT) -> list[Transformer]:
-    """Load the Transformers of a file, one or several: see `load_pronouncer`."""
-    return list(load_pronouncer(path).models)
-
-
 def load_g2p(path: str | os.PathLike = G2P_CHECKPOINT) -> Transformer:
     """Load the first Transformer of a file, which writes from the front: see `load_pronouncer`."""
     return load_pronouncer(path).models[0]

@@ -1,6 +1,7 @@
 """Sampling, filters, streams, caches and contexts of text generation."""
 
 import math
+import mmap
 from copy import deepcopy
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from annotated_transformer.attention import causal_mask
 from annotated_transformer.decoding import KVCache, beam_search, greedy_search
 from annotated_transformer.generation import (
+    LARGE_PAGE,
     GPTStep,
     Int8Linear,
     TokenLayer,
@@ -555,6 +557,18 @@ def test_a_layer_in_eight_bits_keeps_up_with_its_parts():
     assert query.weight.data_ptr() == whole.data_ptr() and query.scale.data_ptr() == layer.scale.data_ptr()
 
 
+def test_a_single_token_in_eight_bits_takes_four_products_a_layer(monkeypatch):
+    config = GPTConfig(vocab_size=11, max_len=8, d_model=96, num_layers=3, num_heads=4)
+    quick = for_single_tokens(GPT(config).eval())
+    called, product = [], torch._weight_int8pack_mm
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda *args: called.append(1) or product(*args))
+    step = GPTStep(quick)
+    step(rows([3, 1]))
+    called.clear()
+    step(rows([3, 1, 4]))
+    assert len(called) == 3 * 4 + 1
+
+
 def test_weights_in_floating_point_do_not_go_into_a_model_in_eight_bits():
     quick = for_single_tokens(GPT(CONFIG).eval())
     with pytest.raises(RuntimeError, match="scale"):
@@ -567,4 +581,7 @@ def test_a_large_matrix_lies_in_memory_of_its_own_with_the_same_numbers():
     quick = for_single_tokens(torch.nn.Sequential(layer), torch.bfloat16)[0]
     assert torch.equal(quick.weight, kept.bfloat16())
     assert torch.equal(deepcopy(quick).weight, quick.weight)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        layers = [Int8Linear(torch.nn.Linear(1024, 1100 + 37 * i)) for i in range(8)]
+        assert all(layer.weight.data_ptr() % LARGE_PAGE == 0 for layer in (quick, *layers))
     assert quick.state_dict()["weight"].is_contiguous()
